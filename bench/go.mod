@@ -1,0 +1,4 @@
+module github.com/escapement-dev/escapement/bench
+
+go 1.26
+

@@ -1,0 +1,3 @@
+module github.com/escapement-dev/escapement
+
+go 1.26

@@ -1,0 +1,4 @@
+module github.com/escapement-dev/escapement/store/sqlitestore
+
+go 1.26
+
