@@ -116,6 +116,11 @@ func Cases(h Harness) []Case {
 			add(list)
 		}
 	}
+	if h.NewLimits != nil {
+		for _, list := range [][]Case{limitCases, limitPropertyCases, limitHistoryCases, limitMachineCases} {
+			add(list)
+		}
+	}
 	return cases
 }
 
