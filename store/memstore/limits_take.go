@@ -45,7 +45,7 @@ func (m *Limits) makeRoom(n int) bool {
 	for i := range uint32(shards) {
 		sh := &m.shards[(start+i)%shards]
 		sh.mu.Lock()
-		look := min(left, len(sh.entries))
+		look := min(left, sh.slots)
 		if look > 0 {
 			freed += sh.sweep(m.micros(), look)
 			left -= look
