@@ -11,8 +11,8 @@ import (
 // Keys are spread by the top bits of their IDs, which are keyed hashes: nobody
 // outside can aim at one shard. Shard after shard is the order of the IDs.
 const (
-	recordShardBits  = 6
-	recordShards = 1 << recordShardBits
+	recordShardBits = 6
+	recordShards    = 1 << recordShardBits
 )
 
 // shard holds the records of a range of IDs.
