@@ -500,7 +500,7 @@ func hostileBodies() map[string]string {
 		"members":               members(80_000),
 		"members, long prefix":  prefixed(1024),
 		"members, long prefix2": prefixed(16384),
-		"numbers":               "[" + strings.Repeat("1,", mib/2-1) + "1]",
+		"numbers":               "[" + strings.Repeat("1,", mib/2-2) + "1]",
 		"tens":                  "[" + strings.Repeat("10,", mib/3-2) + "10]",
 		"empty objects":         "[" + strings.Repeat("{},", mib/3-2) + "{}]",
 		"small objects":         "[" + strings.Repeat(`{"b":1,"a":1},`, mib/14-2) + "{}]",
@@ -522,6 +522,9 @@ func TestFingerprintHostile(t *testing.T) {
 		mustPrinter(t, PrintOptions{Only: pointers}),
 	}
 	for name, body := range hostileBodies() {
+		if fits := len(body) <= PrintLimit; fits == (name == "a million members") {
+			t.Errorf("%s: %d bytes, so that it is not what it is to be", name, len(body))
+		}
 		for i, p := range printers {
 			start := time.Now()
 			jsonPrint(p, body)
