@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -198,6 +199,7 @@ func TestFingerprintApart(t *testing.T) {
 		"JSON, broken":            at(Meaning{ContentType: js}, "1 1"),
 		"JSON, cut":               at(Meaning{ContentType: js}, `{"a":1`),
 		"JSON, latin 1":           at(Meaning{ContentType: js + "; charset=latin1"}, "1"),
+		"JSON, latin 1, spaced":   at(Meaning{ContentType: js + "; charset=latin1"}, " 1"),
 		"JSON, parameter":         at(Meaning{ContentType: js + "; profile=a"}, "1"),
 		"JSON, other parameter":   at(Meaning{ContentType: js + "; profile=A"}, "1"),
 		"text/json":               at(Meaning{ContentType: "text/json"}, "1"),
@@ -251,7 +253,7 @@ func TestFingerprintAlike(t *testing.T) {
 		"query: case of escapes":   {{m: Meaning{RawQuery: "a=%2F"}}, {m: Meaning{RawQuery: "a=%2f"}}},
 		"form: names escaped":      {{m: Meaning{ContentType: form}, body: "b%5B%5D=1&a=2"}, {m: Meaning{ContentType: form + "; charset=UTF-8"}, body: "a=2&b[]=1"}},
 		"form: mixed names":        {{m: Meaning{ContentType: form}, body: "b=1&a=1&b=2&a=2"}, {m: Meaning{ContentType: form}, body: "a=1&a=2&b=1&b=2"}},
-		"type: order and case":     {{m: Meaning{ContentType: "a/b; x=1; y=2"}}, {m: Meaning{ContentType: "A/B;Y=2;X=\"1\""}}},
+		"type: order and case":     {{m: Meaning{ContentType: "a/b; q=1; r=2; s=3; t=4; u=5; v=6"}}, {m: Meaning{ContentType: "A/B;V=6;u=5;s=3;t=4;R=2;Q=\"1\""}}},
 		"type: charset and others": {{m: Meaning{ContentType: js + ";charset=\"utf-8\";p=1"}, body: " 1"}, {m: Meaning{ContentType: js + ";p=1"}, body: "1"}},
 		"type: text/json":          {{m: Meaning{ContentType: "text/json"}, body: " 1"}, {m: Meaning{ContentType: "text/json"}, body: "1.0"}},
 		"other headers":            {{m: Meaning{Header: http.Header{"Date": {"1"}}.Values}}, {}},
@@ -463,7 +465,7 @@ func hostileBodies() map[string]string {
 		var b strings.Builder
 		b.WriteByte('{')
 		for i := n - 1; i >= 0; i-- {
-			fmt.Fprintf(&b, `"%x":1`, i)
+			b.WriteString(`"` + strconv.Itoa(i) + `":1`)
 			if i > 0 {
 				b.WriteByte(',')
 			}
@@ -526,6 +528,9 @@ func TestFingerprintHostile(t *testing.T) {
 			t.Errorf("%s: %d bytes, so that it is not what it is to be", name, len(body))
 		}
 		for i, p := range printers {
+			if i == 2 && name != "numbers" && name != "members" && name != "many at full depth" {
+				continue // like printer 1, if nothing is there of what it names
+			}
 			start := time.Now()
 			jsonPrint(p, body)
 			if d := time.Since(start); d > 3*time.Second {
