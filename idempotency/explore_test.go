@@ -101,7 +101,6 @@ func TestExploreRule(t *testing.T) {
 			with("hold with an operator", base(Hold), operated, oneError),
 			with("hold, clock jumps", base(Hold), operated, two, clockJumps),
 			with("retry", base(Retry), noTemporary, oneError, noCrash),
-			with("retry, upstream knows keys", base(Retry), noTemporary, oneError, noCrash, dedup),
 			with("probe", base(Probe), noTemporary, oneError),
 			with("probe, clock jumps, quiet = flight + 1", base(Probe), two, clockJumps, func(sc *scenario) { sc.quiet = 3 }),
 			with("fail", base(Fail), oneError),
