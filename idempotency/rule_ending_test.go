@@ -88,6 +88,19 @@ func TestR9StepSaved(t *testing.T) {
 	}
 }
 
+// TestR9StepSavedLate: an attempt that says NotRun after its lease starts no
+// new quiet time; its lease ended when it ended.
+func TestR9StepSavedLate(t *testing.T) {
+	r, v := begun(t, 1, Probe, noon)
+	r, err := PutStep(r, v, Step{Name: "s"}, noon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r = finishedWith(t, r, v, NotRun(), noon.Add(lease+time.Second)); !r.LeaseEnd.Equal(noon.Add(lease)) {
+		t.Fatalf("lease end %v", r.LeaseEnd)
+	}
+}
+
 // TestR9StepOfTakeover: the quiet time runs from the end of the attempt that
 // may be travelling, not from the one before it. The step is the takeover's
 // own, or one that it found started and goes on with.

@@ -326,6 +326,17 @@ func TestR6WindowOver(t *testing.T) {
 	taken(t, r, claimOf(2, Hold), noon)
 }
 
+// TestR6AfterTakeover: a run after a temporary answer is no takeover, though
+// the run that gave the answer was one.
+func TestR6AfterTakeover(t *testing.T) {
+	at := noon.Add(lease + quiet)
+	r, v := taken(t, mustUnknown(t, Probe), claimOf(2, Probe), at)
+	r = finishedWith(t, r, v, tryAgain(), at)
+	if _, v := taken(t, r, claimOf(3, Probe), at.Add(window)); v.Takeover {
+		t.Fatalf("%+v", v)
+	}
+}
+
 func TestR7Replay(t *testing.T) {
 	for _, class := range []Class{Succeeded, FailedFinal} {
 		r, v := begun(t, 1, Hold, noon)
