@@ -88,7 +88,11 @@ func Finish(prev Record, r Reservation, e Ending, now time.Time) (Record, error)
 	}
 	switch e.Kind {
 	case EndedDone:
-		return ended(cur, e.Result, now), nil
+		next := ended(cur, e.Result, now)
+		if r.Repeated && e.Result.Class == FailedRetryable { // R12: else a late copy claims by R6
+			next = next.withMark(r.Owner, now)
+		}
+		return next, nil
 	case EndedNotRun:
 		next := notRun(cur, now)
 		if r.Repeated { // R12

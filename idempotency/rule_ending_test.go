@@ -423,3 +423,20 @@ func roomy(r Record) Record {
 	r.Steps = append(make([]Step, 0, len(r.Steps)+4), r.Steps...)
 	return r
 }
+
+// TestR12RetryableMark: a copy of a Reserve that was sent twice does not claim
+// the key again when the window of its own temporary result is over.
+func TestR12RetryableMark(t *testing.T) {
+	r, v := begun(t, 1, Hold, noon)
+	if once := finishedWith(t, r, v, tryAgain(), noon); len(once.Marks) != 0 {
+		t.Fatal("a temporary result of a Reserve that was sent once left a mark")
+	}
+	v.Repeated = true
+	r = finishedWith(t, r, v, tryAgain(), noon)
+	after := r.WindowEnd
+	if !after.Before(noon.Add(MarkTime)) {
+		t.Fatalf("the window ends at %v, when the mark is gone", after)
+	}
+	wantOutcome(t, r, claimOf(1, Hold), after, Refused)
+	taken(t, r, claimOf(2, Hold), after)
+}
