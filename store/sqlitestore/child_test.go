@@ -1,0 +1,3 @@
+package sqlitestore
+
+func child(what string) int { return 2 }

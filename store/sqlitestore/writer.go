@@ -1,0 +1,275 @@
+package sqlitestore
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// op is one operation that may write.
+type op struct {
+	// do applies the operation. It may be called more than once: when the
+	// transaction of its batch was lost, and again alone.
+	do func(ss session, now time.Time) error
+	// first is true for what keeps, moves or ends a reservation: within a
+	// batch it comes before the claims (F5).
+	first bool
+	since time.Time
+	state atomic.Int32
+	err   error
+	done  chan struct{}
+}
+
+// States of an op.
+const (
+	waiting int32 = iota
+	taken         // it is in a batch
+	left          // its caller went away first (F6)
+)
+
+// writer is the one writer of a store: a goroutine that commits operations in
+// batches. While one batch is being written, the next gathers.
+type writer struct {
+	ss    *direct
+	o     Options
+
+	mu     sync.Mutex
+	queue  []*op
+	gone   int // how many of queue have left
+	closed bool
+
+	wake   chan struct{} // holds at most one signal
+	stop   context.CancelFunc
+	ended  chan struct{}
+}
+
+func startWriter(ss *direct, o Options) *writer {
+	ctx, stop := context.WithCancel(context.Background())
+	w := &writer{ss: ss, o: o, wake: make(chan struct{}, 1), stop: stop, ended: make(chan struct{})}
+	go w.run(ctx)
+	return w
+}
+
+// submit waits until do has been applied and is durable. The error of a
+// context that ended first says nothing of whether do is still applied, unless
+// it had not been taken into a batch: then it is not.
+func (w *writer) submit(ctx context.Context, first bool, do func(ss session, now time.Time) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	o := &op{do: do, first: first, since: time.Now(), done: make(chan struct{})}
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return ErrClosed
+	}
+	w.queue = append(w.queue, o)
+	w.mu.Unlock()
+	w.signal()
+	select {
+	case <-o.done:
+		return o.err
+	case <-ctx.Done():
+		if o.state.CompareAndSwap(waiting, left) {
+			w.forget()
+		}
+		return context.Cause(ctx)
+	}
+}
+
+func (w *writer) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// forget drops the operations that have left, once they are half of the
+// queue: it must not grow while the file is locked.
+func (w *writer) forget() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.gone++
+	if w.gone < 32 || 2*w.gone < len(w.queue) {
+		return
+	}
+	kept := w.queue[:0]
+	for _, o := range w.queue {
+		if o.state.Load() != left {
+			kept = append(kept, o)
+		}
+	}
+	clear(w.queue[len(kept):])
+	w.queue, w.gone = kept, 0
+}
+
+// take moves up to limit operations for which want says yes from the queue
+// into a batch; a limit of 0 is none.
+func (w *writer) take(limit int, want func(*op) bool) []*op {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var batch, rest []*op
+	for i, o := range w.queue {
+		switch {
+		case limit > 0 && len(batch) == limit:
+			rest = append(rest, w.queue[i:]...)
+		case !want(o):
+			rest = append(rest, o)
+			continue
+		case o.state.CompareAndSwap(waiting, taken):
+			batch = append(batch, o)
+			continue
+		default:
+			continue // it left
+		}
+		break
+	}
+	w.queue, w.gone = rest, 0
+	return batch
+}
+
+func all(*op) bool { return true }
+
+func (w *writer) empty() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.queue) == 0
+}
+
+func (w *writer) run(ctx context.Context) {
+	defer close(w.ended)
+	for {
+		if w.empty() {
+			select {
+			case <-w.wake:
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() != nil {
+			w.fail(w.take(0, all), ErrClosed)
+			return
+		}
+		if w.empty() {
+			continue
+		}
+		w.batch(ctx)
+	}
+}
+
+// batch writes one batch. The operations are taken only when the file's lock
+// is held: until then their callers can leave without a trace.
+func (w *writer) batch(ctx context.Context) {
+	err := w.ss.run(ctx, "BEGIN IMMEDIATE")
+	switch {
+	case ctx.Err() != nil:
+		w.rollback()
+		return
+	case isBusy(err):
+		overdue := time.Now().Add(-w.o.BusyTimeout)
+		w.fail(w.take(0, func(o *op) bool { return o.since.Before(overdue) }), err)
+		return
+	case err != nil:
+		w.rollback()
+		w.fail(w.take(0, all), err)
+		return
+	}
+	batch := ordered(w.take(w.o.MaxBatch, all))
+	for _, o := range batch {
+		if o.err = w.apply(o); isFault(o.err) {
+			// The transaction may be lost, and with it what came before.
+			w.rollback()
+			w.alone(ctx, batch)
+			return
+		}
+	}
+	if err := w.end(); err != nil {
+		w.fail(batch, err)
+		return
+	}
+	for _, o := range batch {
+		close(o.done)
+	}
+}
+
+// alone writes each operation in a transaction of its own, so that a bad one
+// fails alone (F6).
+func (w *writer) alone(ctx context.Context, batch []*op) {
+	for _, o := range batch {
+		err := w.ss.run(ctx, "BEGIN IMMEDIATE")
+		if err == nil {
+			if o.err = w.apply(o); isFault(o.err) {
+				err = o.err
+				w.rollback()
+			} else {
+				err = w.end()
+			}
+		}
+		if err != nil {
+			o.err = err
+			if ctx.Err() != nil {
+				o.err = ErrClosed
+			}
+		}
+		close(o.done)
+	}
+}
+
+// ordered puts what is first before the rest, each in the order of arrival.
+func ordered(batch []*op) []*op {
+	out := make([]*op, 0, len(batch))
+	for _, first := range []bool{true, false} {
+		for _, o := range batch {
+			if o.first == first {
+				out = append(out, o)
+			}
+		}
+	}
+	return out
+}
+
+func (w *writer) apply(o *op) error { return o.do(w.ss, now(w.o)) }
+
+// end commits. With an error nothing is assumed about the batch, but that the
+// connection is out of the transaction.
+func (w *writer) end() error {
+	err := w.ss.run(context.Background(), "COMMIT")
+	if err != nil {
+		w.rollback()
+	}
+	return err
+}
+
+// rollback leaves the transaction, if there still is one: SQLite has left it
+// already after some errors, and then this one fails.
+func (w *writer) rollback() { _ = w.ss.run(context.Background(), "ROLLBACK") }
+
+func (w *writer) fail(batch []*op, err error) {
+	for _, o := range batch {
+		o.err = err
+		close(o.done)
+	}
+}
+
+// close lets the batch that is being written end, fails what waits, and
+// returns when the goroutine has ended.
+func (w *writer) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	w.stop()
+	<-w.ended
+}
+
+// now is the store's time: whole microseconds, UTC.
+func now(o Options) time.Time { return o.Now().UTC().Truncate(time.Microsecond) }
+
+// ErrClosed is the error of every operation after Close; nothing changed.
+var ErrClosed = errors.New("sqlitestore: the store is closed")
+
+func (w *writer) isClosed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.closed
+}
