@@ -169,7 +169,7 @@ func attach(ctx context.Context, db *sql.DB, file string, o Options, prepare fun
 		reads.close()
 		return nil, err
 	}
-	return &Store{o: o, file: file, conn: c, w: startWriter(ss, o), reads: reads}, nil
+	return &Store{o: o, file: file, conn: c, w: startWriter(c, ss, o), reads: reads}, nil
 }
 
 // pragma runs p and drops the row that some give.

@@ -46,10 +46,10 @@ const resultColumns = 12
 // readRow makes a row of the values of one result row.
 func readRow(v []any) (row, error) {
 	var r row
+	copy(r.Key.ID[:], bytesOf(v[1]))
 	if err := r.readNumbers(text(v[0])); err != nil {
 		return r, err
 	}
-	copy(r.Key.ID[:], bytesOf(v[1]))
 	r.Key.Tenant = text(v[2])
 	var err error
 	if r.Prints, err = readPrints(text(v[3])); err != nil {

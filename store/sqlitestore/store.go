@@ -69,11 +69,11 @@ func (s *Store) read(ctx context.Context, do func(ss session, now time.Time) err
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if s.w.isClosed() {
+	if s.w.closed.Load() {
 		return ErrClosed
 	}
 	err := do(s.reads, now(s.o))
-	if err != nil && s.w.isClosed() && !errors.Is(err, idempotency.ErrNotFound) {
+	if err != nil && s.w.closed.Load() && !errors.Is(err, idempotency.ErrNotFound) {
 		return ErrClosed
 	}
 	return explain(s.file, err)

@@ -2,6 +2,7 @@ package sqlitestore
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -32,22 +33,23 @@ const (
 // writer is the one writer of a store: a goroutine that commits operations in
 // batches. While one batch is being written, the next gathers.
 type writer struct {
-	ss    *direct
-	o     Options
+	conn *sql.Conn
+	ss   *direct // on conn
+	o    Options
 
 	mu     sync.Mutex
 	queue  []*op
-	gone   int // how many of queue have left
-	closed bool
+	gone   int         // how many of queue have left
+	closed atomic.Bool // set with mu held
 
-	wake   chan struct{} // holds at most one signal
-	stop   context.CancelFunc
-	ended  chan struct{}
+	wake  chan struct{} // holds at most one signal
+	stop  context.CancelFunc
+	ended chan struct{}
 }
 
-func startWriter(ss *direct, o Options) *writer {
+func startWriter(conn *sql.Conn, ss *direct, o Options) *writer {
 	ctx, stop := context.WithCancel(context.Background())
-	w := &writer{ss: ss, o: o, wake: make(chan struct{}, 1), stop: stop, ended: make(chan struct{})}
+	w := &writer{conn: conn, ss: ss, o: o, wake: make(chan struct{}, 1), stop: stop, ended: make(chan struct{})}
 	go w.run(ctx)
 	return w
 }
@@ -61,7 +63,7 @@ func (w *writer) submit(ctx context.Context, first bool, do func(ss session, now
 	}
 	o := &op{do: do, first: first, since: time.Now(), done: make(chan struct{})}
 	w.mu.Lock()
-	if w.closed {
+	if w.closed.Load() {
 		w.mu.Unlock()
 		return ErrClosed
 	}
@@ -75,7 +77,7 @@ func (w *writer) submit(ctx context.Context, first bool, do func(ss session, now
 		if o.state.CompareAndSwap(waiting, left) {
 			w.forget()
 		}
-		return context.Cause(ctx)
+		return ctx.Err()
 	}
 }
 
@@ -154,7 +156,13 @@ func (w *writer) run(ctx context.Context) {
 		if w.empty() {
 			continue
 		}
-		w.batch(ctx)
+		err := w.conn.Raw(func(any) error {
+			w.batch(ctx)
+			return nil
+		})
+		if err != nil {
+			w.fail(w.take(0, all), err)
+		}
 	}
 }
 
@@ -256,7 +264,7 @@ func (w *writer) fail(batch []*op, err error) {
 // returns when the goroutine has ended.
 func (w *writer) close() {
 	w.mu.Lock()
-	w.closed = true
+	w.closed.Store(true)
 	w.mu.Unlock()
 	w.stop()
 	<-w.ended
@@ -267,9 +275,3 @@ func now(o Options) time.Time { return o.Now().UTC().Truncate(time.Microsecond) 
 
 // ErrClosed is the error of every operation after Close; nothing changed.
 var ErrClosed = errors.New("sqlitestore: the store is closed")
-
-func (w *writer) isClosed() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.closed
-}
