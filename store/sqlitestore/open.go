@@ -9,14 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"time"
 
 	"modernc.org/sqlite"
 )
-
-// lockSlice is how long one attempt to get the file's write lock waits. After
-// it, operations that have waited for BusyTimeout fail; the rest try again.
-const lockSlice = 250 * time.Millisecond
 
 // writerCheckpoint is after how many pages in the WAL the writer moves them
 // into the file. More than SQLite's 1000, since a page that many batches wrote
@@ -145,7 +140,7 @@ func attach(ctx context.Context, db *sql.DB, file string, o Options, prepare fun
 	}
 	for _, p := range []string{
 		"PRAGMA synchronous = FULL",
-		fmt.Sprintf("PRAGMA busy_timeout = %d", min(o.BusyTimeout, lockSlice).Milliseconds()),
+		"PRAGMA busy_timeout = 0", // see writer.begin
 		fmt.Sprintf("PRAGMA wal_autocheckpoint = %d", writerCheckpoint),
 	} {
 		if err := pragma(ctx, c, p); err != nil {

@@ -95,7 +95,7 @@ func checkPairs(t *testing.T, path string, round int, ended [][2]int) {
 
 // Of the claims of two processes exactly one starts.
 func TestTwoProcesses(t *testing.T) {
-	const n = 400
+	const n = 3000
 	path := newFile(t)
 	started := make([]int, n)
 	type process struct {

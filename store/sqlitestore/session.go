@@ -29,6 +29,7 @@ const (
 	updateSetting
 	insertAudit
 	selectAudit
+	dataVersion
 	statements
 )
 
@@ -52,6 +53,7 @@ var texted = func() (t [statements]string) {
 	t[updateSetting] = "UPDATE escapement_settings SET value = ?, version = version + 1, updated = ? WHERE name = ?"
 	t[insertAudit] = `INSERT INTO escapement_audit (at, who, what, "on", "before", "after", why) VALUES (?,?,?,?,?,?,?)`
 	t[selectAudit] = `SELECT seq, at, who, what, "on", "before", "after", why FROM escapement_audit WHERE seq > ? ORDER BY seq LIMIT ?`
+	t[dataVersion] = "PRAGMA data_version"
 	return t
 }()
 
@@ -196,7 +198,8 @@ func (d *direct) close() {
 }
 
 // run executes BEGIN, COMMIT or ROLLBACK.
-func (d *direct) run(ctx context.Context, text string) error {
+func (d *direct) run(text string) error {
+	ctx := context.Background()
 	s := d.plain[text]
 	if s == nil {
 		var err error

@@ -42,6 +42,11 @@ type writer struct {
 	gone   int         // how many of queue have left
 	closed atomic.Bool // set with mu held
 
+	// version is SQLite's data_version, which changes when another connection
+	// has written, and rival when it last did. Only the goroutine uses them.
+	version int64
+	rival   time.Time
+
 	wake  chan struct{} // holds at most one signal
 	stop  context.CancelFunc
 	ended chan struct{}
@@ -163,32 +168,25 @@ func (w *writer) run(ctx context.Context) {
 		if err != nil {
 			w.fail(w.take(0, all), err)
 		}
+		if time.Since(w.rival) < rivalTime {
+			w.pause(ctx, rivalPause)
+		}
 	}
 }
 
 // batch writes one batch. The operations are taken only when the file's lock
 // is held: until then their callers can leave without a trace.
 func (w *writer) batch(ctx context.Context) {
-	err := w.ss.run(ctx, "BEGIN IMMEDIATE")
-	switch {
-	case ctx.Err() != nil:
-		w.rollback()
-		return
-	case isBusy(err):
-		overdue := time.Now().Add(-w.o.BusyTimeout)
-		w.fail(w.take(0, func(o *op) bool { return o.since.Before(overdue) }), err)
-		return
-	case err != nil:
-		w.rollback()
-		w.fail(w.take(0, all), err)
+	if !w.begin(ctx) {
 		return
 	}
+	w.watch()
 	batch := ordered(w.take(w.o.MaxBatch, all))
 	for _, o := range batch {
 		if o.err = w.apply(o); isFault(o.err) {
 			// The transaction may be lost, and with it what came before.
 			w.rollback()
-			w.alone(ctx, batch)
+			w.alone(batch)
 			return
 		}
 	}
@@ -201,11 +199,81 @@ func (w *writer) batch(ctx context.Context) {
 	}
 }
 
+// Bounds of the pause between two attempts to get the file's lock.
+const (
+	minPause = 250 * time.Microsecond
+	maxPause = 5 * time.Millisecond
+)
+
+// begin gets the file's lock and reports whether there is a transaction. While
+// others hold the lock, it fails the operations that have waited for too long,
+// and returns false when none is left.
+//
+// SQLite's own waiting (busy_timeout) is not used here: it soon looks only
+// every 25 to 100 ms, and misses the moments between the commits of another
+// process that is as busy as this one.
+func (w *writer) begin(ctx context.Context) bool {
+	for started := time.Now(); ; {
+		err := w.ss.run("BEGIN IMMEDIATE")
+		switch {
+		case err == nil:
+			return true
+		case !isBusy(err):
+			w.rollback()
+			w.fail(w.take(0, all), err)
+			return false
+		}
+		overdue := time.Now().Add(-w.o.BusyTimeout)
+		w.fail(w.take(0, func(o *op) bool { return o.since.Before(overdue) }), err)
+		if w.empty() {
+			return false
+		}
+		// Short at first, then an eighth of the time waited so far.
+		if !w.pause(ctx, min(max(time.Since(started)/8, minPause), maxPause)) {
+			return false
+		}
+	}
+}
+
+// SQLite gives its lock to nobody in particular: a process that begins again
+// as soon as it has committed starves the others. So where another connection
+// has written within rivalTime, each batch is followed by a pause of
+// rivalPause, twice the pause in which the others look.
+const (
+	rivalTime  = time.Second
+	rivalPause = 2 * minPause
+)
+
+// watch notes whether others write.
+func (w *writer) watch() {
+	var v int64
+	err := w.ss.query(context.Background(), dataVersion, func(row []any) (bool, error) {
+		v, _ = row[0].(int64)
+		return false, nil
+	})
+	if err == nil && w.version != 0 && v != w.version {
+		w.rival = time.Now()
+	}
+	w.version = v
+}
+
+// pause reports false if the store is closed meanwhile.
+func (w *writer) pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // alone writes each operation in a transaction of its own, so that a bad one
 // fails alone (F6).
-func (w *writer) alone(ctx context.Context, batch []*op) {
+func (w *writer) alone(batch []*op) {
 	for _, o := range batch {
-		err := w.ss.run(ctx, "BEGIN IMMEDIATE")
+		err := w.ss.run("BEGIN IMMEDIATE")
 		if err == nil {
 			if o.err = w.apply(o); isFault(o.err) {
 				err = o.err
@@ -216,9 +284,6 @@ func (w *writer) alone(ctx context.Context, batch []*op) {
 		}
 		if err != nil {
 			o.err = err
-			if ctx.Err() != nil {
-				o.err = ErrClosed
-			}
 		}
 		close(o.done)
 	}
@@ -242,7 +307,7 @@ func (w *writer) apply(o *op) error { return o.do(w.ss, now(w.o)) }
 // end commits. With an error nothing is assumed about the batch, but that the
 // connection is out of the transaction.
 func (w *writer) end() error {
-	err := w.ss.run(context.Background(), "COMMIT")
+	err := w.ss.run("COMMIT")
 	if err != nil {
 		w.rollback()
 	}
@@ -251,7 +316,7 @@ func (w *writer) end() error {
 
 // rollback leaves the transaction, if there still is one: SQLite has left it
 // already after some errors, and then this one fails.
-func (w *writer) rollback() { _ = w.ss.run(context.Background(), "ROLLBACK") }
+func (w *writer) rollback() { _ = w.ss.run("ROLLBACK") }
 
 func (w *writer) fail(batch []*op, err error) {
 	for _, o := range batch {
