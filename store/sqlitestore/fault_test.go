@@ -338,14 +338,18 @@ func wantError(t testing.TB, what string, err error, parts ...string) {
 // waitQueued waits until n operations wait for the writer.
 func waitQueued(t testing.TB, s *Store, n int) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
+	eventually(t, func() bool {
 		s.w.mu.Lock()
-		have := len(s.w.queue)
-		s.w.mu.Unlock()
-		if have == n {
-			return
+		defer s.w.mu.Unlock()
+		return len(s.w.queue) == n
+	})
+}
+
+func eventually(t testing.TB, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatal("waited for 30s in vain")
 		}
-		runtime.Gosched()
 	}
-	t.Fatalf("no %d operations wait", n)
 }
