@@ -267,6 +267,51 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
+// A directory that nobody may write to, not even root.
+func TestOpenReadOnlyDirectory(t *testing.T) {
+	dir := "/sys"
+	if os.Geteuid() != 0 {
+		dir = t.TempDir()
+		if err := os.Chmod(dir, 0o500); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := Open(context.Background(), filepath.Join(dir, "keys.db"), Options{})
+	if err == nil {
+		s.Close()
+	}
+	wantError(t, "Open", err, "cannot be made", "write its directory", dir)
+}
+
+func TestReadOnly(t *testing.T) {
+	path := newFile(t)
+	open(t, path, Options{})
+	db, err := sql.Open("sqlite", "file:"+path+"?mode=ro")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	s := &Store{file: path, o: Options{}.withDefaults()}
+	wantError(t, "Void", s.In(tx).Void(context.Background(), newKey(), idempotency.NewOwner()), path, "cannot be written")
+}
+
+// Answers to clients are nobody else's business.
+func TestFileMode(t *testing.T) {
+	path := newFile(t)
+	open(t, path, Options{})
+	for _, name := range []string{path, path + "-wal", path + "-shm"} {
+		info, err := os.Stat(name)
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v: want the mode 0600", name, info.Mode(), err)
+		}
+	}
+}
+
 func TestOddPath(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a b?c=d%20#e&_txlock=x.db")
 	start(t, open(t, path, Options{}), newClaim(newKey()))

@@ -114,12 +114,10 @@ func (s *Store) List(ctx context.Context, f idempotency.Filter) (idempotency.Pag
 }
 
 func list(ctx context.Context, ss session, f idempotency.Filter, after int64, limit int, now time.Time) (idempotency.Page, error) {
-	held := f.Status == idempotency.StatusInProgress || f.Status == idempotency.StatusUnknown
+	// Held records are few: their tenant is looked at here.
 	st, args := listAll, []any{after}
 	switch {
-	case held && f.Tenant != "":
-		st, args = listHeldTenant, append(args, f.Tenant)
-	case held:
+	case f.Status == idempotency.StatusInProgress || f.Status == idempotency.StatusUnknown:
 		st = listHeld
 	case f.Tenant != "":
 		st, args = listTenant, append(args, f.Tenant)
@@ -134,8 +132,8 @@ func list(ctx context.Context, ss session, f idempotency.Filter, after int64, li
 		}
 		seen, last = seen+1, r.seq
 		rec, ok := idempotency.View(r.Record, now)
-		if ok && (f.Status == "" || rec.Status() == f.Status) && (f.Route == "" || rec.Origin.Route == f.Route) &&
-			now.Sub(rec.Updated) >= f.Older {
+		if ok && (f.Status == "" || rec.Status() == f.Status) && (f.Tenant == "" || rec.Key.Tenant == f.Tenant) &&
+			(f.Route == "" || rec.Origin.Route == f.Route) && now.Sub(rec.Updated) >= f.Older {
 			page.Records = append(page.Records, rec)
 		}
 		return len(page.Records) < limit, nil

@@ -19,7 +19,8 @@ import (
 const writerCheckpoint = 4000
 
 // Open opens the store in the file at path, and makes the file (not its
-// directory) if it does not exist. The caller closes the store.
+// directory) if it does not exist, for this user alone (mode 0600). The caller
+// closes the store.
 //
 // It refuses, with an error that says what to do: faulty options; a missing
 // directory; a directory; a file that is no database, is damaged, may not be
@@ -78,13 +79,26 @@ func checkPath(path, file string) error {
 	}
 	switch info, err := os.Stat(file); {
 	case errors.Is(err, os.ErrNotExist):
-		return nil
+		return create(file)
 	case err != nil:
 		return fmt.Errorf("sqlitestore: %s: %w", file, err)
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("sqlitestore: %s: it is not a regular file: give the path of a file", file)
 	}
 	return nil
+}
+
+// create makes an empty file, which only this user may read: it will hold
+// answers to clients. SQLite gives the files beside it the same mode.
+func create(file string) error {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	switch {
+	case errors.Is(err, os.ErrExist): // another process was faster
+		return nil
+	case err != nil:
+		return fmt.Errorf("sqlitestore: %s: the file cannot be made: give this user the right to write its directory, or give another path: %w", file, err)
+	}
+	return f.Close()
 }
 
 // New makes a store in a database of the caller's, in tables whose names begin

@@ -23,7 +23,6 @@ const (
 	listAll
 	listHeld
 	listTenant
-	listHeldTenant
 	selectSetting
 	insertSetting
 	updateSetting
@@ -47,7 +46,6 @@ var texted = func() (t [statements]string) {
 	t[listAll] = list("")
 	t[listHeld] = list(" AND state = 1")
 	t[listTenant] = list(" AND tenant = ?")
-	t[listHeldTenant] = list(" AND state = 1 AND tenant = ?")
 	t[selectSetting] = "SELECT value, version FROM escapement_settings WHERE name = ?"
 	t[insertSetting] = "INSERT INTO escapement_settings (name, value, version, updated) VALUES (?,?,1,?)"
 	t[updateSetting] = "UPDATE escapement_settings SET value = ?, version = version + 1, updated = ? WHERE name = ?"
@@ -88,7 +86,7 @@ type pooled struct{ stmts [statements]*sql.Stmt }
 
 func preparePooled(ctx context.Context, db *sql.DB) (*pooled, error) {
 	p := new(pooled)
-	for _, st := range []statement{selectRecord, listAll, listHeld, listTenant, listHeldTenant, selectSetting, selectAudit} {
+	for _, st := range []statement{selectRecord, listAll, listHeld, listTenant, selectSetting, selectAudit} {
 		s, err := db.PrepareContext(ctx, texted[st])
 		if err != nil {
 			p.close()

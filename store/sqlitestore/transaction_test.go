@@ -123,8 +123,7 @@ func TestInFence(t *testing.T) {
 	}
 }
 
-// While the caller's transaction is open, writes wait for it and reads do not;
-// two connections are enough for the store's own calls to go on.
+// While the caller's transaction is open, writes wait for it and reads do not.
 func TestInOthersWait(t *testing.T) {
 	ctx := context.Background()
 	db, s := shop(t, 3, Options{})
@@ -155,6 +154,30 @@ func TestInOthersWait(t *testing.T) {
 	}
 	if err := <-answered; err != nil {
 		t.Error(err)
+	}
+}
+
+// Two connections are enough for a heartbeat to wait for the transaction.
+func TestInTwoConnections(t *testing.T) {
+	ctx := context.Background()
+	db, s := shop(t, 2, Options{})
+	r := start(t, s, newClaim(newKey()))
+	tx := begin(t, db)
+	order(t, tx)
+	extended := make(chan error)
+	go func() {
+		_, err := s.Extend(ctx, r, time.Hour)
+		extended <- err
+	}()
+	waitQueued(t, s, 1)
+	if err := s.In(tx).End(ctx, r, done("order 1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-extended; !errors.Is(err, idempotency.ErrFenced) {
+		t.Errorf("Extend after the end: %v: want ErrFenced", err)
 	}
 }
 
