@@ -38,8 +38,10 @@ func (g *Gate) claim(ctx context.Context, r Request, fn func(context.Context, *R
 	defer a.release()
 
 	ans, err := g.reserve(ctx, &r, claim)
-	if err != nil { // R10
-		a.void(claim.Owner)
+	if err != nil {
+		if !errors.Is(err, idempotency.ErrFull) { // R10; a full store has changed nothing
+			a.void(claim.Owner)
+		}
 		return v, fmt.Errorf("%w: %w", ErrRecords, err)
 	}
 	if ans.Outcome != idempotency.Started {

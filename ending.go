@@ -41,6 +41,9 @@ func (a *Run) record(v *Verdict, e idempotency.Ending) {
 		a.owe(e)
 		return
 	}
+	if !s.fenced {
+		a.owes(s.ending) // where an earlier word of it still waits
+	}
 	v.settledBy(s)
 }
 

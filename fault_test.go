@@ -11,6 +11,7 @@ import (
 
 	"github.com/escapement-dev/escapement"
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/store/memstore"
 )
 
 // kinds of faults of one call, with a deadline of 5 s.
@@ -193,6 +194,9 @@ func TestR10LostReservations(t *testing.T) {
 			})
 		}
 		wg.Wait()
+		if n := len(r.events.of(escapement.ClaimVoided)); n < rounds/10 {
+			t.Errorf("only %d claims were voided: the faults do not bite", n)
+		}
 		r.net.set(nil)
 		pass(time.Minute)
 		for i := range rounds {
@@ -318,4 +322,61 @@ func TestLateTruthReplacesWhatWaits(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A full store has changed nothing: there is nothing to withdraw.
+func TestFullStore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, escapement.Options{})
+		small, err := memstore.NewRecords(memstore.RecordsOptions{MaxRecords: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.net.Store = small
+		op := creating(0)
+		if v, err := r.gate.Do(t.Context(), request(1), op.run); err != nil || !v.Recorded {
+			t.Fatalf("%+v, %v", v, err)
+		}
+		_, err = r.gate.Do(t.Context(), request(2), op.run)
+		if !errors.Is(err, escapement.ErrRecords) || !errors.Is(err, idempotency.ErrFull) {
+			t.Errorf("full: %v", err)
+		}
+		if v, err := r.gate.Do(t.Context(), request(1), op.run); err != nil || v.Outcome != escapement.Replayed {
+			t.Errorf("what it has: %v, %v", v.Outcome, err)
+		}
+		r.wantEffects(op, 1)
+		if err := r.gate.Shutdown(t.Context()); err != nil || r.net.count("void") != 0 {
+			t.Errorf("%v, %d claims voided", err, r.net.count("void"))
+		}
+	})
+}
+
+// The truth comes while the unknown of a time-out already waits.
+func TestTruthAfterAFailedUnknown(t *testing.T) {
+	for _, e := range []idempotency.Ending{idempotency.Done(created), idempotency.NotRun()} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, escapement.Options{})
+			defer r.work(r.gate)()
+			r.net.set(func(op string, n int) fault {
+				if op == "end" && n == 0 {
+					return fault{late: 20 * time.Second} // and arrives after all else
+				}
+				return fault{}
+			})
+			v, err := r.gate.Do(t.Context(), request(1), func(ctx context.Context, _ *escapement.Run) idempotency.Ending {
+				<-ctx.Done()
+				<-time.After(time.Second)
+				return e
+			})
+			if err != nil || !v.TimedOut || v.Ending.Kind != e.Kind || !v.Recorded {
+				t.Errorf("%+v, %v", v, err)
+			}
+			pass(time.Minute)
+			want := idempotency.StatusSucceeded
+			if e.Kind == idempotency.EndedNotRun {
+				want = idempotency.StatusFree
+			}
+			r.wantStatus(key(1), want)
+		})
+	}
 }

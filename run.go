@@ -44,7 +44,7 @@ type Run struct {
 	owed  owed
 }
 
-// unkeyed is the Run of every request without a key.
+// unkeyed is the Run of every request with neither key nor charges.
 var unkeyed Run
 
 type runKey struct{}
@@ -60,8 +60,8 @@ func RunFrom(ctx context.Context) *Run {
 func (a *Run) Reservation() (idempotency.Reservation, bool) { return a.res, a.g != nil }
 
 // Decision returns what the limits said of the request, for a function that
-// sends a part of its answer before Do returns. It is the zero value for a
-// request without a key.
+// sends a part of its answer before Do returns. It is the same as the verdict's,
+// except that it is the zero value for a request with neither key nor charges.
 func (a *Run) Decision() ratelimit.Decision { return a.decision }
 
 // Hold makes sure that the attempt still holds its key, right before something
