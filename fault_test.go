@@ -372,6 +372,11 @@ func TestTruthAfterAFailedUnknown(t *testing.T) {
 				t.Errorf("%+v, %v", v, err)
 			}
 			pass(time.Minute)
+			for _, ev := range r.events.of(escapement.EndingRecorded) {
+				if errors.Is(ev.Err, idempotency.ErrFenced) {
+					t.Errorf("what was superseded was still sent: %v", ev.Ending.Kind)
+				}
+			}
 			want := idempotency.StatusSucceeded
 			if e.Kind == idempotency.EndedNotRun {
 				want = idempotency.StatusFree

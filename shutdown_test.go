@@ -65,6 +65,7 @@ func TestShutdownCancels(t *testing.T) {
 						if !errors.Is(context.Cause(ctx), escapement.ErrClosed) {
 							t.Errorf("cause %v", context.Cause(ctx))
 						}
+						<-time.After(900 * time.Millisecond)
 					} else {
 						<-time.After(50 * time.Second)
 					}

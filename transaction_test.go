@@ -3,6 +3,7 @@ package escapement_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -284,6 +285,9 @@ func TestSameTransaction(t *testing.T) {
 				if err != nil || v.Ending.Kind != c.ending || v.Recorded != c.recorded || v.Fenced ||
 					v.TimedOut != c.timedOut || (v.Panicked != nil) != c.panicked {
 					t.Errorf("%v: %+v", err, v)
+				}
+				if n := r.net.count("end"); n > 0 && strings.HasPrefix(c.name, "committed") {
+					t.Errorf("%d calls of End for what was committed", n)
 				}
 				pass(time.Until(begin.Add(2 * time.Minute)))
 				got := idempotency.StatusFree
