@@ -33,7 +33,7 @@ func (g *Gate) claim(ctx context.Context, r Request, fn func(context.Context, *R
 		}
 		return v, err
 	}
-	a := &Run{g: g, ctx: ctx, req: r, begin: time.Now()}
+	a := &Run{g: g, ctx: ctx, req: &r, begin: time.Now()}
 	a.refs.Store(1)
 	defer a.release()
 
@@ -127,11 +127,9 @@ func (g *Gate) lookup(ctx context.Context, r *Request) (idempotency.Record, erro
 	b := within(ctx, g.o.RecordsDeadline)
 	rec, err := g.o.Records.Lookup(b, r.Key)
 	b.end()
-	if errors.Is(err, idempotency.ErrNotFound) {
-		g.records.saw(ctx, g, r, nil)
-	} else {
+	if err != nil && !errors.Is(err, idempotency.ErrNotFound) {
 		g.records.saw(ctx, g, r, err)
-	}
+	} // that it can be read does not mean that it can be written again
 	return rec, err
 }
 

@@ -1,10 +1,13 @@
 package escapement_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -213,18 +216,25 @@ func TestR10LostReservations(t *testing.T) {
 	}
 }
 
-// An outage is answered by ErrBusy before memory grows, and leaves nothing.
+// An outage is answered by ErrBusy before memory grows, and leaves nothing but
+// two lines in the log.
 func TestOutageIsBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := newRig(t, escapement.Options{MaxRunning: 10})
+		var out bytes.Buffer
+		r := newRig(t, escapement.Options{MaxRunning: 10, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 		r.net.set(func(op string, _ int) fault {
-			if op == "lookup" {
-				return fault{}
-			}
 			return fault{before: errAway}
 		})
 		busy := 0
 		for i := range uint64(100) {
+			if i == 50 { // it can be read, and not written
+				r.net.set(func(op string, _ int) fault {
+					if op == "lookup" {
+						return fault{}
+					}
+					return fault{before: errAway}
+				})
+			}
 			_, err := r.gate.Do(t.Context(), request(i), creating(0).run)
 			if errors.Is(err, escapement.ErrBusy) {
 				busy++
@@ -232,8 +242,8 @@ func TestOutageIsBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if busy != 90 {
-			t.Errorf("%d times busy, want 90", busy)
+		if busy != 50 || r.net.count("reserve") != 10 {
+			t.Errorf("%d times busy and %d claims, want 50 and 10", busy, r.net.count("reserve"))
 		}
 		r.net.set(nil)
 		stop := r.work(r.gate)
@@ -244,6 +254,10 @@ func TestOutageIsBounded(t *testing.T) {
 			if v, err := r.gate.Do(t.Context(), request(i), op.run); err != nil || !v.Recorded {
 				t.Fatalf("key %d: %+v, %v", i, v, err)
 			}
+		}
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) != 2 || !strings.Contains(lines[0], "is unavailable") || !strings.Contains(lines[1], "is available again") {
+			t.Errorf("lines:\n%s", out.String())
 		}
 	})
 }
