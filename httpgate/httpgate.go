@@ -14,6 +14,3 @@ func (m *Middleware) Wrap(next http.Handler) http.Handler { return next }
 // UpstreamError answers a request whose upstream gave no answer, and tells the
 // key what is known. It has the form of httputil.ReverseProxy's ErrorHandler.
 func (m *Middleware) UpstreamError(w http.ResponseWriter, r *http.Request, err error) {}
-
-// Refuse answers a request with a problem, in the form of the Middleware's own.
-func (m *Middleware) Refuse(w http.ResponseWriter, r *http.Request, p Problem) {}
