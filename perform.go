@@ -55,6 +55,7 @@ func (a *Run) perform(v *Verdict, fn func(context.Context, *Run) idempotency.End
 	defer stop()
 	a.op, a.cancel, a.done = op, cancel, make(chan struct{})
 	v.Outcome, v.Ran = Admitted, true
+	a.decision = v.Decision
 
 	start := time.Now()
 	a.hold()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/ratelimit"
 )
 
 // Run is one attempt, for the function that performs it. Its methods may be
@@ -20,6 +21,8 @@ type Run struct {
 	req   Request
 	res   idempotency.Reservation
 	begin time.Time // before Reserve was called
+	// decision is what the limits said. Set before the function is called.
+	decision ratelimit.Decision
 
 	// refs counts who still needs the attempt's slot: Do, the function's
 	// goroutine, and an ending that the store does not have.
@@ -55,6 +58,11 @@ func RunFrom(ctx context.Context) *Run {
 
 // Reservation returns the attempt's reservation, and false if the request has no key.
 func (a *Run) Reservation() (idempotency.Reservation, bool) { return a.res, a.g != nil }
+
+// Decision returns what the limits said of the request, for a function that
+// sends a part of its answer before Do returns. It is the zero value for a
+// request without a key.
+func (a *Run) Decision() ratelimit.Decision { return a.decision }
 
 // Hold makes sure that the attempt still holds its key, right before something
 // is sent: it extends a lease that is over by the holder's own clock (F8). The
