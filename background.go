@@ -16,7 +16,7 @@ import (
 const (
 	firstPause = 50 * time.Millisecond
 	lastPause  = 5 * time.Second
-	workers    = 8
+	workers    = 64
 )
 
 // task is something that a store still has to be told. Each belongs to an
@@ -78,7 +78,7 @@ func (q *queue) run(ctx context.Context, t *task) {
 // Run does what no client waits for, until ctx ends: it tells the record store
 // what it could not be told before (withdrawn claims, endings, late results,
 // the fates of transactions), with pauses that grow from 50 ms to 5 s, keeping
-// the leases of results that wait; and it sweeps the store, every
+// the leases of what is known and waits; and it sweeps the store, every
 // Options.SweepEvery, where that is a Keeper. It returns nil when ctx has ended
 // and its last calls have returned; what is left stays queued.
 //
@@ -201,7 +201,7 @@ func (a *Run) owe(e idempotency.Ending) {
 	a.hold()
 	a.g.log(a.ctx, slog.LevelWarn, &a.req, "an ending is not recorded yet", slog.String("ending", e.Kind.String()))
 	pause := lastPause
-	if e.Kind == idempotency.EndedDone { // often enough to keep the lease
+	if e.Kind != idempotency.EndedUnknown { // often enough to keep the lease
 		pause = min(pause, max(a.req.Policy.Terms.Lease/3, firstPause))
 	}
 	a.g.queue.add(&task{cap: pause, due: time.Now().Add(jitter(min(firstPause, pause))), try: a.pay})
@@ -225,7 +225,7 @@ func (a *Run) pay(worker context.Context) bool {
 	a.mu.Unlock()
 	s, err := a.settleOnce(e, true)
 	if err != nil {
-		if e.Kind == idempotency.EndedDone && worker.Err() == nil {
+		if e.Kind != idempotency.EndedUnknown && worker.Err() == nil {
 			a.keep(worker)
 		}
 		return false
@@ -242,8 +242,8 @@ func (a *Run) pay(worker context.Context) bool {
 	return true
 }
 
-// keep renews the lease of a result that waits for its record, once a third of
-// it is over. If somebody else has the key, the next try will find out.
+// keep renews the lease of an ending that waits for its record, once a third of
+// it is over, so that meanwhile the key is in progress and not unknown. If somebody else has the key, the next try will find out.
 func (a *Run) keep(worker context.Context) {
 	lease := a.req.Policy.Terms.Lease
 	a.mu.Lock()
