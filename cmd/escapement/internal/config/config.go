@@ -155,6 +155,7 @@ func Parse(file string, data []byte, env func(string) (string, bool)) (*Config, 
 		r.config(value{node: top, place: r.placeOf(top)}, c)
 	}
 	r.checkRoutes(c)
+	r.checkUser(c)
 	if err := r.faults.err(); err != nil {
 		return nil, err
 	}

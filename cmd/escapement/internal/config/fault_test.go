@@ -115,6 +115,9 @@ func TestFaultsOfFiles(t *testing.T) {
 		{"idempotency: {fingerprint: {query: maybe}}", []string{"1:36 true or false"}},
 		{"idempotency: {ttl: 0s}", []string{"1:20 out of range"}},
 		{"idempotency: {max_answer: 17MiB}", []string{"1:27 out of range"}},
+		{"idempotency: {scope: [tenant, user]}", []string{"1:22 identity.user does not say"}},
+		{"idempotency: {routes: {POST /a: {scope: [tenant, user]}}}", []string{"1:41 identity.user does not say"}},
+		{"limits: [{name: a, rate: 1/s, by: [user]}]", []string{"1:35 identity.user does not say"}},
 		// Patterns.
 		{"idempotency: {routes: {POST v1: {}}}", []string{"1:24 is not a pattern"}},
 		{"idempotency:\n  routes:\n    POST /{: {}", []string{"3:5 is not a pattern"}},

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -33,6 +34,35 @@ func methodOf(p string) string {
 		return m
 	}
 	return ""
+}
+
+// checkUser reports a user that is asked for and is nowhere said.
+func (r *reader) checkUser(c *Config) {
+	if len(c.Identity.User) > 0 {
+		return
+	}
+	if _, faulty := r.places["identity.user"]; faulty {
+		return // it is said, and its fault is reported
+	}
+	missing := func(field string) {
+		r.fault(Fault{
+			Place: r.at(field), Field: field, Problem: "the user is in it, and identity.user does not say who that is",
+			Want: sourceWant, Write: "identity: {user: header:X-User-Id}",
+		})
+	}
+	if slices.Contains(c.Default.Scope, "user") {
+		missing("idempotency.scope")
+	}
+	for _, t := range c.Routes {
+		if !slices.Contains(c.Default.Scope, "user") && slices.Contains(t.Scope, "user") {
+			missing(join("idempotency.routes", t.Pattern) + ".scope")
+		}
+	}
+	for i, l := range c.Limits {
+		if slices.Contains(l.By, "user") {
+			missing(fmt.Sprintf("limits[%d].by", i))
+		}
+	}
 }
 
 func routePath(pattern string) string { return "idempotency.routes " + pattern }
