@@ -1,0 +1,46 @@
+package escapement
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/escapement-dev/escapement/idempotency"
+)
+
+// Policy is how one route's operations are run.
+type Policy struct {
+	// Terms are those of every claim. Terms.Lease is renewed at a third of
+	// itself while the operation runs. Terms.OnUnknown must be Hold or Retry:
+	// a Gate refuses Probe and Fail with an error.
+	Terms idempotency.Terms
+	// Timeout bounds an operation, from its claim to the last byte of its
+	// answer. The lease is renewed no longer. It must be positive.
+	Timeout time.Duration
+}
+
+// DefaultPolicy holds unknown outcomes, keeps records for a day, leases for
+// 15 s, and stops an operation after a minute.
+func DefaultPolicy() Policy {
+	return Policy{
+		Terms: idempotency.Terms{
+			Lease:     15 * time.Second,
+			Retention: 24 * time.Hour,
+			Quiet:     time.Minute,
+			OnUnknown: idempotency.Hold,
+		},
+		Timeout: time.Minute,
+	}
+}
+
+// Validate reports every fault of p at once.
+func (p Policy) Validate() error {
+	errs := []error{p.Terms.Validate()}
+	if p.Timeout <= 0 {
+		errs = append(errs, fmt.Errorf("escapement: policy: timeout is %v: want more than 0", p.Timeout))
+	}
+	if u := p.Terms.OnUnknown; u != idempotency.Hold && u != idempotency.Retry {
+		errs = append(errs, fmt.Errorf("escapement: policy: on_unknown is %v: this version can hold and retry", u))
+	}
+	return errors.Join(errs...)
+}
