@@ -110,9 +110,11 @@ func (c *call) answered(v escapement.Verdict) {
 // record's, else the record's, else the truth about it. If some of its own
 // went out that must not be finished, the connection is cut.
 func (c *call) ran(x *exchange, v escapement.Verdict) {
-	over, sent := true, x.sent
-	if v.TimedOut {
+	var over, sent bool
+	if v.TimedOut { // perhaps it still runs
 		over, sent = x.leave()
+	} else {
+		over, sent = true, x.sent
 	}
 	instead := func(answer func()) {
 		if sent {
