@@ -1,0 +1,2 @@
+// Package sqlitestore keeps the records of idempotency keys in a SQLite file.
+package sqlitestore
