@@ -215,6 +215,7 @@ type call struct {
 	r      *http.Request
 	echo   []string
 	levels []ratelimit.Level // of what was asked so far
+	read   bool              // the body was read as far as it will be
 }
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -294,9 +295,14 @@ func (c *call) charged(charges []ratelimit.Charge, p Problem) {
 	}
 }
 
-// refuse answers with a problem.
+// refuse answers with a problem. A large body that was not read must not hold
+// up the answer: net/http would read on before it sends, unless the connection
+// is to be closed.
 func (c *call) refuse(p Problem) {
 	ours(c.w.Header(), c.echo, c.levels)
+	if r := c.r; !c.read && r.ProtoMajor == 1 && (r.ContentLength < 0 || r.ContentLength > earlyBody) {
+		c.w.Header().Set("Connection", "close")
+	}
 	c.m.Refuse(c.w, c.r, p)
 }
 

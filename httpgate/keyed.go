@@ -54,6 +54,7 @@ func (c *call) keyed(policy *keyPolicy, charges []ratelimit.Charge, next http.Ha
 		c.refuse(c.bodyProblem(err))
 		return
 	}
+	c.read = true
 	defer body.close()
 
 	x := &exchange{
