@@ -156,7 +156,7 @@ func TestT5BurstThenRate(t *testing.T) {
 			}
 			// The next token is there in at most 100 ms: the whole second,
 			// rounded up, is 1.
-			if a.code() != "quota-exceeded" || a.header.Get("Retry-After") != "1" || a.header.Get("RateLimit-Policy") == "" || a.header.Get("RateLimit") == "" {
+			if a.code() != "quota-exceeded" || a.header.Get("Retry-After") != "1" || a.header.Get("RateLimit-Policy") != `"limited";q=20;w=2` || a.header.Get("RateLimit") != `"limited";r=0;t=1` {
 				t.Fatalf("got %v %v", a, a.header)
 			}
 			var p struct {
