@@ -142,4 +142,3 @@ func TestOpenRefuses(t *testing.T) {
 		}
 	}
 }
-
