@@ -33,13 +33,15 @@ func (g *Gate) claim(ctx context.Context, r Request, fn func(context.Context, *R
 		}
 		return v, err
 	}
-	a := &Run{g: g, ctx: ctx, req: r, begin: time.Now()}
+	a := &Run{g: g, ctx: ctx, req: &r, begin: time.Now()}
 	a.refs.Store(1)
 	defer a.release()
 
 	ans, err := g.reserve(ctx, &r, claim)
-	if err != nil { // R10
-		a.void(claim.Owner)
+	if err != nil {
+		if !errors.Is(err, idempotency.ErrFull) { // R10; a full store has changed nothing
+			a.void(claim.Owner)
+		}
 		return v, fmt.Errorf("%w: %w", ErrRecords, err)
 	}
 	if ans.Outcome != idempotency.Started {
@@ -125,11 +127,9 @@ func (g *Gate) lookup(ctx context.Context, r *Request) (idempotency.Record, erro
 	b := within(ctx, g.o.RecordsDeadline)
 	rec, err := g.o.Records.Lookup(b, r.Key)
 	b.end()
-	if errors.Is(err, idempotency.ErrNotFound) {
-		g.records.saw(ctx, g, r, nil)
-	} else {
+	if err != nil && !errors.Is(err, idempotency.ErrNotFound) {
 		g.records.saw(ctx, g, r, err)
-	}
+	} // that it can be read does not mean that it can be written again
 	return rec, err
 }
 

@@ -286,6 +286,11 @@ func TestMaxRunning(t *testing.T) {
 		if v, err := r.gate.Do(t.Context(), request(9), creating(0).run); err != nil || !v.Recorded {
 			t.Fatal(v, err)
 		}
+		dead := idempotency.Claim{Key: key(7), Owner: idempotency.NewOwner(), Terms: retrying(7).Policy.Terms}
+		dead.Terms.Lease = time.Second
+		if _, err := r.store.Reserve(t.Context(), dead); err != nil {
+			t.Fatal(err)
+		}
 		a, b := do(r.gate, request(1), op), do(r.gate, request(2), op)
 		pass(time.Second)
 		for _, c := range []struct {
@@ -294,6 +299,7 @@ func TestMaxRunning(t *testing.T) {
 			err  error
 		}{
 			{request(3), 0, escapement.ErrBusy},
+			{retrying(7), 0, escapement.ErrBusy}, // it would have to take over
 			{request(1), escapement.InProgress, nil},
 			{request(9), escapement.Replayed, nil},
 		} {
@@ -315,6 +321,16 @@ func TestMaxRunning(t *testing.T) {
 		}
 		r.wantEffects(op, 3)
 	})
+}
+
+// The slot is free again when Do returns, not a moment later.
+func TestSlotIsFreeWhenDoReturns(t *testing.T) {
+	r := newRig(t, escapement.Options{MaxRunning: 1})
+	for i := range uint64(5000) {
+		if _, err := r.gate.Do(t.Context(), request(i), creating(0).run); err != nil {
+			t.Fatalf("key %d: %v", i, err)
+		}
+	}
 }
 
 // T1: many concurrent requests with one key take effect once and get one answer.

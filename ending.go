@@ -41,6 +41,9 @@ func (a *Run) record(v *Verdict, e idempotency.Ending) {
 		a.owe(e)
 		return
 	}
+	if !s.fenced {
+		a.owes(s.ending) // where an earlier word of it still waits
+	}
 	v.settledBy(s)
 }
 
@@ -71,7 +74,7 @@ func (a *Run) settle(e idempotency.Ending, tries int) (settled, error) {
 // EndIn was called, the store is asked first: the transaction decides.
 func (a *Run) settleOnce(e idempotency.Ending, background bool) (settled, error) {
 	if a.transaction() {
-		rec, err := a.g.lookup(a.ctx, &a.req)
+		rec, err := a.g.lookup(a.ctx, a.req)
 		switch {
 		case err != nil && !errors.Is(err, idempotency.ErrNotFound):
 			return settled{}, err
@@ -96,19 +99,19 @@ func (a *Run) end(e idempotency.Ending, background bool) error {
 	err := a.g.o.Records.End(b, a.res, e)
 	b.end()
 	if a.g.o.Observer != nil {
-		a.g.observe(a.ctx, &a.req, Event{Kind: EndingRecorded, Took: time.Since(start), Ending: e, Err: err, Background: background})
+		a.g.observe(a.ctx, a.req, Event{Kind: EndingRecorded, Took: time.Since(start), Ending: e, Err: err, Background: background})
 	}
 	if errors.Is(err, idempotency.ErrFenced) {
-		a.g.records.saw(a.ctx, a.g, &a.req, nil)
+		a.g.records.saw(a.ctx, a.g, a.req, nil)
 	} else {
-		a.g.records.saw(a.ctx, a.g, &a.req, err)
+		a.g.records.saw(a.ctx, a.g, a.req, err)
 	}
 	return err
 }
 
 // look asks the record what the answer of a fenced attempt is.
 func (a *Run) look() settled {
-	rec, err := a.g.lookup(a.ctx, &a.req)
+	rec, err := a.g.lookup(a.ctx, a.req)
 	return a.read(rec, err)
 }
 
@@ -162,11 +165,11 @@ func (a *Run) recordLate(e idempotency.Ending) {
 
 func (a *Run) tellLate(s settled) {
 	if s.fenced {
-		a.g.log(a.ctx, slog.LevelWarn, &a.req, "a late ending was not recorded: the key has another owner or none",
+		a.g.log(a.ctx, slog.LevelWarn, a.req, "a late ending was not recorded: the key has another owner or none",
 			slog.String("record", s.outcome.String()))
 		return
 	}
-	a.g.log(a.ctx, slog.LevelInfo, &a.req, "an ending was recorded late", slog.String("ending", s.ending.Kind.String()))
+	a.g.log(a.ctx, slog.LevelInfo, a.req, "an ending was recorded late", slog.String("ending", s.ending.Kind.String()))
 }
 
 // jitter returns a random duration from half of d to d.

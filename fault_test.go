@@ -1,16 +1,20 @@
 package escapement_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/escapement-dev/escapement"
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/store/memstore"
 )
 
 // kinds of faults of one call, with a deadline of 5 s.
@@ -78,20 +82,21 @@ func faultOfTheStore(t *testing.T, op string, f fault, times int, e idempotency.
 	default:
 		r.wantEffects(worker, 1)
 	}
-	ran := worker.count()
+	ran := err == nil
 
-	// While it is not settled, nobody else runs it.
+	// While it is not settled, nobody else runs it, and nobody is told that its
+	// outcome is unknown.
 	for time.Since(begin) < time.Minute+20*time.Second {
-		rec, ok := r.record(req.Key)
-		if ok && rec.State == idempotency.Ended || !ok && ran == 0 || !ok && e.Kind == idempotency.EndedNotRun {
+		if rec, ok := r.record(req.Key); !ok || rec.State == idempotency.Ended {
 			break
 		}
 		v, err := r.gate.Do(context.Background(), req, worker.run)
-		if err == nil && (v.Outcome == escapement.Admitted || v.Outcome == escapement.Unknown) && !(v.Recorded && e.Kind == idempotency.EndedNotRun) && ran > 0 {
-			t.Fatalf("after %v a repeat came to %+v", time.Since(begin), v)
+		if err == nil && ran && v.Outcome != escapement.InProgress && v.Outcome != escapement.Replayed {
+			if _, ok := r.record(req.Key); ok || e.Kind == idempotency.EndedDone { // else it was given back just now
+				t.Fatalf("after %v a repeat came to %v", time.Since(begin), v.Outcome)
+			}
 		}
 		if err == nil && v.Ran {
-			ran++
 			break
 		}
 		pass(time.Second)
@@ -193,6 +198,9 @@ func TestR10LostReservations(t *testing.T) {
 			})
 		}
 		wg.Wait()
+		if n := len(r.events.of(escapement.ClaimVoided)); n < rounds/10 {
+			t.Errorf("only %d claims were voided: the faults do not bite", n)
+		}
 		r.net.set(nil)
 		pass(time.Minute)
 		for i := range rounds {
@@ -209,18 +217,25 @@ func TestR10LostReservations(t *testing.T) {
 	}
 }
 
-// An outage is answered by ErrBusy before memory grows, and leaves nothing.
+// An outage is answered by ErrBusy before memory grows, and leaves nothing but
+// two lines in the log.
 func TestOutageIsBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := newRig(t, escapement.Options{MaxRunning: 10})
+		var out bytes.Buffer
+		r := newRig(t, escapement.Options{MaxRunning: 10, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 		r.net.set(func(op string, _ int) fault {
-			if op == "lookup" {
-				return fault{}
-			}
 			return fault{before: errAway}
 		})
 		busy := 0
 		for i := range uint64(100) {
+			if i == 50 { // it can be read, and not written
+				r.net.set(func(op string, _ int) fault {
+					if op == "lookup" {
+						return fault{}
+					}
+					return fault{before: errAway}
+				})
+			}
 			_, err := r.gate.Do(t.Context(), request(i), creating(0).run)
 			if errors.Is(err, escapement.ErrBusy) {
 				busy++
@@ -228,8 +243,8 @@ func TestOutageIsBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if busy != 90 {
-			t.Errorf("%d times busy, want 90", busy)
+		if busy != 50 || r.net.count("reserve") != 10 {
+			t.Errorf("%d times busy and %d claims, want 50 and 10", busy, r.net.count("reserve"))
 		}
 		r.net.set(nil)
 		stop := r.work(r.gate)
@@ -240,6 +255,10 @@ func TestOutageIsBounded(t *testing.T) {
 			if v, err := r.gate.Do(t.Context(), request(i), op.run); err != nil || !v.Recorded {
 				t.Fatalf("key %d: %+v, %v", i, v, err)
 			}
+		}
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) != 2 || !strings.Contains(lines[0], "is unavailable") || !strings.Contains(lines[1], "is available again") {
+			t.Errorf("lines:\n%s", out.String())
 		}
 	})
 }
@@ -318,4 +337,66 @@ func TestLateTruthReplacesWhatWaits(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A full store has changed nothing: there is nothing to withdraw.
+func TestFullStore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, escapement.Options{})
+		small, err := memstore.NewRecords(memstore.RecordsOptions{MaxRecords: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.net.Store = small
+		op := creating(0)
+		if v, err := r.gate.Do(t.Context(), request(1), op.run); err != nil || !v.Recorded {
+			t.Fatalf("%+v, %v", v, err)
+		}
+		_, err = r.gate.Do(t.Context(), request(2), op.run)
+		if !errors.Is(err, escapement.ErrRecords) || !errors.Is(err, idempotency.ErrFull) {
+			t.Errorf("full: %v", err)
+		}
+		if v, err := r.gate.Do(t.Context(), request(1), op.run); err != nil || v.Outcome != escapement.Replayed {
+			t.Errorf("what it has: %v, %v", v.Outcome, err)
+		}
+		r.wantEffects(op, 1)
+		if err := r.gate.Shutdown(t.Context()); err != nil || r.net.count("void") != 0 {
+			t.Errorf("%v, %d claims voided", err, r.net.count("void"))
+		}
+	})
+}
+
+// The truth comes while the unknown of a time-out already waits.
+func TestTruthAfterAFailedUnknown(t *testing.T) {
+	for _, e := range []idempotency.Ending{idempotency.Done(created), idempotency.NotRun()} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, escapement.Options{})
+			defer r.work(r.gate)()
+			r.net.set(func(op string, n int) fault {
+				if op == "end" && n == 0 {
+					return fault{late: 20 * time.Second} // and arrives after all else
+				}
+				return fault{}
+			})
+			v, err := r.gate.Do(t.Context(), request(1), func(ctx context.Context, _ *escapement.Run) idempotency.Ending {
+				<-ctx.Done()
+				<-time.After(time.Second)
+				return e
+			})
+			if err != nil || !v.TimedOut || v.Ending.Kind != e.Kind || !v.Recorded {
+				t.Errorf("%+v, %v", v, err)
+			}
+			pass(time.Minute)
+			for _, ev := range r.events.of(escapement.EndingRecorded) {
+				if errors.Is(ev.Err, idempotency.ErrFenced) {
+					t.Errorf("what was superseded was still sent: %v", ev.Ending.Kind)
+				}
+			}
+			want := idempotency.StatusSucceeded
+			if e.Kind == idempotency.EndedNotRun {
+				want = idempotency.StatusFree
+			}
+			r.wantStatus(key(1), want)
+		})
+	}
 }

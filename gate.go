@@ -129,6 +129,10 @@ func (g *Gate) Do(ctx context.Context, r Request, fn func(context.Context, *Run)
 		return v, err
 	}
 	v.Outcome, v.Ran = Admitted, true
-	v.Ending = fn(ctx, &unkeyed)
+	run := &unkeyed
+	if len(r.Charges) > 0 {
+		run = &Run{decision: v.Decision}
+	}
+	v.Ending = fn(ctx, run)
 	return v, nil
 }

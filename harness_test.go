@@ -13,7 +13,6 @@ import (
 
 	"github.com/escapement-dev/escapement"
 	"github.com/escapement-dev/escapement/idempotency"
-	"github.com/escapement-dev/escapement/ratelimit"
 	"github.com/escapement-dev/escapement/store/memstore"
 )
 
@@ -127,7 +126,7 @@ type rig struct {
 	*testing.T
 	store  *memstore.Records
 	net    *faulty
-	limits ratelimit.Store
+	limits *memstore.Limits
 	gate   *escapement.Gate
 	events *events
 }
@@ -138,7 +137,10 @@ func newRig(t *testing.T, o escapement.Options) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limits := &limitStore{states: map[string]ratelimit.State{}}
+	limits, err := memstore.NewLimits(memstore.LimitsOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	r := &rig{T: t, store: store, net: &faulty{Store: store}, limits: limits, events: &events{}}
 	r.gate = r.another(o)
 	return r

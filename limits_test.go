@@ -125,7 +125,12 @@ func TestUnkeyedTakesBothKindsInOrder(t *testing.T) {
 	a, b := charge("ran", ratelimit.Executions, 1), charge("each", ratelimit.Requests, 5)
 	req := escapement.Request{Charges: []ratelimit.Charge{a, b}}
 	op := creating(0)
-	v, err := r.gate.Do(t.Context(), req, op.run)
+	v, err := r.gate.Do(t.Context(), req, func(ctx context.Context, run *escapement.Run) idempotency.Ending {
+		if d := run.Decision(); !d.Allowed || len(d.Levels) != 2 {
+			t.Errorf("the attempt's decision: %+v", d)
+		}
+		return op.run(ctx, run)
+	})
 	if err != nil || v.Outcome != escapement.Admitted || !v.Ran || v.Recorded || v.Decision.Levels[0].Rule.Name != "ran" {
 		t.Fatalf("first: %+v, %v", v, err)
 	}

@@ -61,10 +61,10 @@ type health struct {
 func (h *health) saw(ctx context.Context, g *Gate, r *Request, err error) {
 	switch {
 	case err != nil && h.away.CompareAndSwap(false, true):
-		g.log(ctx, slog.LevelWarn, r, "the "+h.what+" does not answer", slog.Any("err", err))
+		g.log(ctx, slog.LevelWarn, r, "the "+h.what+" is unavailable", slog.Any("err", err))
 	case err != nil:
-		g.log(ctx, slog.LevelDebug, r, "the "+h.what+" does not answer", slog.Any("err", err))
+		g.log(ctx, slog.LevelDebug, r, "the "+h.what+" is unavailable", slog.Any("err", err))
 	case h.away.Load() && h.away.CompareAndSwap(true, false):
-		g.log(ctx, slog.LevelInfo, r, "the "+h.what+" answers again")
+		g.log(ctx, slog.LevelInfo, r, "the "+h.what+" is available again")
 	}
 }

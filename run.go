@@ -18,7 +18,7 @@ import (
 type Run struct {
 	g     *Gate
 	ctx   context.Context // the request's values, without its end
-	req   Request
+	req   *Request
 	res   idempotency.Reservation
 	begin time.Time // before Reserve was called
 	// decision is what the limits said. Set before the function is called.
@@ -44,7 +44,7 @@ type Run struct {
 	owed  owed
 }
 
-// unkeyed is the Run of every request without a key.
+// unkeyed is the Run of every request with neither key nor charges.
 var unkeyed Run
 
 type runKey struct{}
@@ -60,8 +60,8 @@ func RunFrom(ctx context.Context) *Run {
 func (a *Run) Reservation() (idempotency.Reservation, bool) { return a.res, a.g != nil }
 
 // Decision returns what the limits said of the request, for a function that
-// sends a part of its answer before Do returns. It is the zero value for a
-// request without a key.
+// sends a part of its answer before Do returns. It is the same as the verdict's,
+// except that it is the zero value for a request with neither key nor charges.
 func (a *Run) Decision() ratelimit.Decision { return a.decision }
 
 // Hold makes sure that the attempt still holds its key, right before something
@@ -122,21 +122,21 @@ func (a *Run) extend(ctx context.Context, background bool) error {
 	_, err := a.g.o.Records.Extend(b, a.res, lease)
 	b.end()
 	if a.g.o.Observer != nil {
-		a.g.observe(a.ctx, &a.req, Event{Kind: LeaseRenewed, Took: time.Since(before), Err: err, Background: background})
+		a.g.observe(a.ctx, a.req, Event{Kind: LeaseRenewed, Took: time.Since(before), Err: err, Background: background})
 	}
 	switch {
 	case err == nil:
-		a.g.records.saw(a.ctx, a.g, &a.req, nil)
+		a.g.records.saw(a.ctx, a.g, a.req, nil)
 		a.mu.Lock()
 		if t := before.Add(lease); t.After(a.safe) {
 			a.safe = t
 		}
 		a.mu.Unlock()
 	case errors.Is(err, idempotency.ErrFenced):
-		a.g.records.saw(a.ctx, a.g, &a.req, nil)
+		a.g.records.saw(a.ctx, a.g, a.req, nil)
 		a.lose()
 	case ctx.Err() == nil: // else the caller was in a hurry, not the store away
-		a.g.records.saw(a.ctx, a.g, &a.req, err)
+		a.g.records.saw(a.ctx, a.g, a.req, err)
 	}
 	return err
 }
@@ -153,8 +153,8 @@ func (a *Run) lose() {
 	if !first {
 		return
 	}
-	a.g.observe(a.ctx, &a.req, Event{Kind: LeaseLost})
-	a.g.log(a.ctx, slog.LevelWarn, &a.req, "an attempt lost its lease")
+	a.g.observe(a.ctx, a.req, Event{Kind: LeaseLost})
+	a.g.log(a.ctx, slog.LevelWarn, a.req, "an attempt lost its lease")
 	if a.cancel != nil && a.req.Policy.Terms.OnUnknown == idempotency.Retry {
 		a.cancel(idempotency.ErrFenced)
 	}

@@ -65,6 +65,7 @@ func TestShutdownCancels(t *testing.T) {
 						if !errors.Is(context.Cause(ctx), escapement.ErrClosed) {
 							t.Errorf("cause %v", context.Cause(ctx))
 						}
+						<-time.After(900 * time.Millisecond)
 					} else {
 						<-time.After(50 * time.Second)
 					}
@@ -179,5 +180,39 @@ func TestNewStartsNothing(t *testing.T) {
 		if _, err := escapement.New(escapement.Options{Records: store}); err != nil {
 			t.Fatal(err)
 		}
+	})
+}
+
+// A renewal that hangs does not keep an operation from being cancelled in time.
+func TestShutdownDuringARenewal(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, escapement.Options{})
+		r.net.set(func(op string, _ int) fault {
+			if op == "extend" {
+				return fault{slow: 4500 * time.Millisecond}
+			}
+			return fault{}
+		})
+		start := time.Now()
+		first := make(chan result, 1)
+		go func() {
+			v, err := r.gate.Do(context.Background(), request(1), func(ctx context.Context, _ *escapement.Run) idempotency.Ending {
+				<-ctx.Done()
+				within(t, "the cancellation", time.Since(start), 6*time.Second, 6*time.Second)
+				return idempotency.NotRun()
+			})
+			first <- result{v, err}
+		}()
+		pass(time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := r.gate.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		within(t, "Shutdown", time.Since(start), 6*time.Second, 6*time.Second)
+		if got := <-first; got.v.TimedOut || got.v.Ending.Kind != idempotency.EndedNotRun || !got.v.Recorded {
+			t.Errorf("%+v", got)
+		}
+		r.wantStatus(key(1), idempotency.StatusFree)
 	})
 }

@@ -1,6 +1,7 @@
 package escapement
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 )
@@ -12,13 +13,15 @@ type slots struct {
 	max  int
 	n    int
 	idle chan struct{} // closed when shut and n is 0
-	kill chan struct{} // closed when what still runs is to be cancelled
-	dead bool          // kill is closed
+
+	kill   context.Context // ends when what still runs is to be cancelled
+	cancel context.CancelFunc
 }
 
 func (s *slots) init(limit int) {
 	s.max = limit
-	s.idle, s.kill = make(chan struct{}), make(chan struct{})
+	s.idle = make(chan struct{})
+	s.kill, s.cancel = context.WithCancel(context.Background())
 }
 
 func (s *slots) closed() bool { return s.shut.Load() }
@@ -62,15 +65,5 @@ func (s *slots) close() {
 	}
 	if s.n == 0 {
 		close(s.idle)
-	}
-}
-
-// cancel tells every attempt to stop.
-func (s *slots) cancel() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.dead {
-		s.dead = true
-		close(s.kill)
 	}
 }

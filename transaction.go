@@ -7,30 +7,6 @@ import (
 	"github.com/escapement-dev/escapement/idempotency"
 )
 
-// Same-transaction mode: what the operation writes and its record commit
-// together. The order is
-//
-//	begin → FenceIn → the operation's writes → render → EndIn → commit → send
-//
-// with one rule: once EndIn was called, the transaction's fate is the ending,
-// and what the function returns (or a panic) no longer counts. After the
-// function is over, the Gate looks the record up:
-//
-//   - done, by this owner and token: it committed. The verdict's Ending is the
-//     record's, and it is Recorded.
-//   - held, by this owner and token: it was rolled back. The ending is NotRun.
-//     Should the transaction still be about to commit (its function was given
-//     up, or the connection broke in COMMIT), the store puts the two in order:
-//     FenceIn and EndIn lock the record until the transaction is over, so
-//     NotRun comes after it, and is refused as fenced if it committed. Then the
-//     Gate looks again.
-//   - anything else: fenced.
-//   - no answer: the verdict's Ending is unknown and not Recorded, and Gate.Run
-//     looks again until it is answered.
-//
-// So all effects of such an operation must be in its transaction; what is
-// outside belongs into steps, which make a NotRun unknown (R9).
-
 var errUnkeyed = errors.New("escapement: the request has no key, so it has no record that a transaction could end")
 
 // FenceIn locks the record inside the caller's transaction, of which tx is the
@@ -46,12 +22,33 @@ func (a *Run) FenceIn(ctx context.Context, tx idempotency.Store) error {
 }
 
 // EndIn records the result inside the caller's transaction, of which tx is the
-// store. It may be called again in another transaction if the first was rolled
-// back. From its first call on, the fate of the transaction is the operation's
-// ending, even if EndIn fails; see the rule in docs/GUARANTEES.md: committed,
-// the result; rolled back, not run. The error wraps idempotency.ErrFenced if
-// the attempt owns its key no longer; then roll back. An invalid result is an
-// error that changes nothing.
+// store: what the operation writes and its record commit together. The order is
+//
+//	begin → FenceIn → the operation's writes → render → EndIn → commit → send
+//
+// From its first call on, even a failed one, the fate of the transaction is the
+// operation's ending, and what the function returns (or panics with) no longer
+// counts. When the function is over, the Gate looks the record up:
+//
+//   - Done, by this owner and token: it committed. The verdict's Ending is the
+//     record's, and it is Recorded.
+//   - Held, by this owner and token: it was rolled back, so the ending is NotRun.
+//     It may also be about to commit still (the connection broke in COMMIT).
+//     Then the store puts the two in order: FenceIn and EndIn lock the record
+//     until the transaction is over, so NotRun comes after it, and is refused as
+//     fenced if it committed; and the Gate looks again. An operation whose time
+//     is over while its transaction is open is unknown until it returns.
+//   - Anything else: fenced.
+//   - No answer: the verdict's Ending is unknown and not Recorded, and Gate.Run
+//     looks again until it is answered.
+//
+// So all effects of such an operation belong into its transaction, or into steps,
+// which make a NotRun unknown (R9). If the transaction was rolled back, EndIn may
+// be called again in another one.
+//
+// The error wraps idempotency.ErrFenced if the attempt owns its key no longer;
+// then roll back. An invalid result is an error that changes nothing, and so is
+// a request without a key.
 func (a *Run) EndIn(ctx context.Context, tx idempotency.Store, res idempotency.Result) error {
 	if a.g == nil {
 		return errUnkeyed

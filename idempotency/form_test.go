@@ -49,6 +49,32 @@ func TestFormAgainstNetURL(t *testing.T) {
 	}
 }
 
+// TestFormOrderWithinName: with many fields, too, the order within one name is
+// kept, of empty fields as well.
+func TestFormOrderWithinName(t *testing.T) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 200 {
+		var text []string
+		values := map[string][]string{}
+		for range 60 {
+			name, value := []string{"", "a", "b"}[rng.IntN(3)], []string{"", "", "v", "w"}[rng.IntN(4)]
+			text = append(text, name+"="+value)
+			values[name] = append(values[name], value)
+		}
+		var want []byte
+		for _, name := range []string{"", "a", "b"} {
+			for _, value := range values[name] {
+				want = appendCounted(appendCounted(want, name), value)
+			}
+		}
+		var f formFields
+		if got, ok := f.appendFields(nil, []byte(strings.Join(text, "&"))); !ok || string(got) != string(want) {
+			t.Fatalf("seed %d: %q\nis   %q\nwant %q", seed, text, got, want)
+		}
+	}
+}
+
 // spellValues is [url.Values.Encode] that tells each field from its neighbour.
 func spellValues(v url.Values) string {
 	names := make([]string, 0, len(v))

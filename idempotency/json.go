@@ -11,6 +11,10 @@ import (
 // jsonDepth is the greatest number of objects and arrays within one another.
 const jsonDepth = 512
 
+// jsonGrow is the size, in bytes, up to which a text's nodes are not counted
+// in advance.
+const jsonGrow = 64 << 10
+
 // jsonDocument is a JSON text that was understood: a flat tree of nodes over
 // the text. It keeps its memory for the next one.
 //
@@ -54,7 +58,19 @@ func (d *jsonDocument) size() int {
 func (d *jsonDocument) parse(text []byte) bool {
 	d.text, d.pos, d.depth = text, 0, 0
 	d.nodes, d.side, d.open = d.nodes[:0], d.side[:0], d.open[:0]
-	if !utf8.Valid(text) || !d.value() {
+	if !utf8.Valid(text) {
+		return false
+	}
+	if len(text) > jsonGrow {
+		// Room for all nodes at once: while a large slice grows, several
+		// times its size is garbage.
+		most := 1
+		for _, c := range []byte(",:[{") {
+			most += bytes.Count(text, []byte{c})
+		}
+		d.nodes = slices.Grow(d.nodes, most)
+	}
+	if !d.value() {
 		return false
 	}
 	d.space()

@@ -365,6 +365,31 @@ func TestNewRefuses(t *testing.T) {
 	if _, err := New(ctx, nil, Options{}); err == nil {
 		t.Error("New took no database")
 	}
+	memory, err := sql.Open("sqlite", "file::memory:?_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memory.Close()
+	_, err = New(ctx, memory, Options{})
+	wantError(t, "New", err, `"memory"`, "WAL needs a file on a local disk")
+}
+
+// A caller may close the database before the store.
+func TestNewDatabaseClosedFirst(t *testing.T) {
+	ctx := context.Background()
+	db := ownDatabase(t, newFile(t))
+	s, err := New(ctx, db, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Reserve(ctx, newClaim(newKey()))
+	wantError(t, "Reserve", err, "database is closed")
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 func wantError(t testing.TB, what string, err error, parts ...string) {

@@ -133,7 +133,7 @@ func list(ctx context.Context, ss session, f idempotency.Filter, after int64, li
 		seen, last = seen+1, r.seq
 		rec, ok := idempotency.View(r.Record, now)
 		if ok && (f.Status == "" || rec.Status() == f.Status) && (f.Tenant == "" || rec.Key.Tenant == f.Tenant) &&
-			(f.Route == "" || rec.Origin.Route == f.Route) && now.Sub(rec.Updated) >= f.Older {
+			(f.Route == "" || rec.Origin.Route == f.Route) && (f.Older <= 0 || now.Sub(rec.Updated) >= f.Older) {
 			page.Records = append(page.Records, rec)
 		}
 		return len(page.Records) < limit, nil

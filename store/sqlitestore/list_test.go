@@ -108,3 +108,16 @@ func TestView(t *testing.T) {
 		t.Errorf("%q, %v: want %q", got, err, want)
 	}
 }
+
+// A record that was written at a time that the clock has stepped back from is
+// listed.
+func TestListClockBack(t *testing.T) {
+	clock := time.Now()
+	s := open(t, newFile(t), Options{Now: func() time.Time { return clock }})
+	start(t, s, newClaim(newKey()))
+	clock = clock.Add(-time.Minute)
+	p, err := s.List(context.Background(), idempotency.Filter{})
+	if err != nil || len(p.Records) != 1 {
+		t.Errorf("%d records, %v: want 1", len(p.Records), err)
+	}
+}

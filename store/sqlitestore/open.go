@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"modernc.org/sqlite"
 )
@@ -146,10 +147,13 @@ func attach(ctx context.Context, db *sql.DB, file string, o Options, prepare fun
 			return nil, err
 		}
 	}
-	if err := prepare(ctx, db, c, o); err != nil {
-		return nil, err
-	}
-	if err := migrate(ctx, c, micros(now(o))); err != nil {
+	err = patiently(ctx, o, func() error {
+		if err := prepare(ctx, db, c, o); err != nil {
+			return err
+		}
+		return migrate(ctx, c, micros(now(o)))
+	})
+	if err != nil {
 		return nil, err
 	}
 	for _, p := range []string{
@@ -181,6 +185,26 @@ func attach(ctx context.Context, db *sql.DB, file string, o Options, prepare fun
 	return &Store{o: o, file: file, conn: c, w: startWriter(c, ss, o), reads: reads}, nil
 }
 
+// patiently repeats f while others hold the file's lock, for BusyTimeout. The
+// busy_timeout does not do that everywhere: not while the journal's mode is
+// being changed.
+func patiently(ctx context.Context, o Options, f func() error) error {
+	until := time.Now().Add(o.BusyTimeout)
+	for {
+		err := f()
+		if !isBusy(err) || time.Now().After(until) {
+			return err
+		}
+		t := time.NewTimer(maxPause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
 // pragma runs p and drops the row that some give.
 func pragma(ctx context.Context, c *sql.Conn, p string) error {
 	_, err := c.ExecContext(ctx, p)
@@ -190,6 +214,9 @@ func pragma(ctx context.Context, c *sql.Conn, p string) error {
 func mainFile(ctx context.Context, c *sql.Conn) (string, error) {
 	var file string
 	err := c.QueryRowContext(ctx, "SELECT file FROM pragma_database_list WHERE name = 'main'").Scan(&file)
+	if file == "" {
+		file = "(no file)"
+	}
 	return file, faulty(err)
 }
 
@@ -229,14 +256,14 @@ func checkForeign(ctx context.Context, db *sql.DB, c *sql.Conn, o Options) error
 		return faulty(err)
 	}
 	if mode != "wal" {
-		return fmt.Errorf("sqlitestore: the database's journal is in the mode %q: put _pragma=journal_mode(wal) into its DSN", mode)
+		return fmt.Errorf("sqlitestore: the database's journal is in the mode %q: put _pragma=journal_mode(wal) into its DSN (WAL needs a file on a local disk)", mode)
 	}
 	if err := pragma(ctx, c, "PRAGMA busy_timeout = 0"); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.BusyTimeout)
+	within, cancel := context.WithTimeout(ctx, o.BusyTimeout)
 	defer cancel()
-	tx, err := db.BeginTx(ctx, nil)
+	tx, err := db.BeginTx(within, nil)
 	if err != nil {
 		return faulty(err)
 	}
@@ -244,7 +271,7 @@ func checkForeign(ctx context.Context, db *sql.DB, c *sql.Conn, o Options) error
 	_, err = c.ExecContext(ctx, "BEGIN IMMEDIATE")
 	switch {
 	case isBusy(err): // tx holds the lock
-		return nil
+		return pragma(ctx, c, fmt.Sprintf("PRAGMA busy_timeout = %d", o.BusyTimeout.Milliseconds()))
 	case err != nil:
 		return faulty(err)
 	}

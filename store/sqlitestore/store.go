@@ -59,8 +59,10 @@ func release(c *sql.Conn) {
 
 // write runs do in the writer.
 func (s *Store) write(ctx context.Context, first bool, do func(ss session, now time.Time) error) error {
-	return explain(s.file, s.w.submit(ctx, first, do))
+	return s.submit(ctx, &op{do: do, first: first})
 }
+
+func (s *Store) submit(ctx context.Context, o *op) error { return explain(s.file, s.w.submit(ctx, o)) }
 
 // read runs do on a connection of its own, without the writer. The time is
 // taken before the file is read: a state is then judged by no time at which
@@ -138,11 +140,11 @@ func (s *Store) End(ctx context.Context, r idempotency.Reservation, e idempotenc
 		return err
 	}
 	e.Result = wholeResult(e.Result)
-	return s.write(ctx, true, func(ss session, now time.Time) error {
+	return s.submit(ctx, &op{first: true, size: len(e.Result.Payload), do: func(ss session, now time.Time) error {
 		return change(context.Background(), ss, r.Key.ID, func(prev idempotency.Record) (idempotency.Record, error) {
 			return idempotency.Finish(prev, r, e, now)
 		})
-	})
+	}})
 }
 
 // Void implements idempotency.Store.
@@ -170,9 +172,9 @@ func (s *Store) SaveStep(ctx context.Context, r idempotency.Reservation, st idem
 	if err := st.Validate(); err != nil {
 		return err
 	}
-	return s.write(ctx, true, func(ss session, now time.Time) error {
+	return s.submit(ctx, &op{first: true, size: len(st.Answer), do: func(ss session, now time.Time) error {
 		return change(context.Background(), ss, r.Key.ID, func(prev idempotency.Record) (idempotency.Record, error) {
 			return idempotency.PutStep(prev, r, st, now)
 		})
-	})
+	}})
 }

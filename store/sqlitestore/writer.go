@@ -17,6 +17,7 @@ type op struct {
 	// first is true for what keeps, moves or ends a reservation: within a
 	// batch it comes before the claims (F5).
 	first bool
+	size  int // of what it stores, in bytes, about
 	since time.Time
 	state atomic.Int32
 	err   error
@@ -59,14 +60,14 @@ func startWriter(conn *sql.Conn, ss *direct, o Options) *writer {
 	return w
 }
 
-// submit waits until do has been applied and is durable. The error of a
-// context that ended first says nothing of whether do is still applied, unless
+// submit waits until o has been applied and is durable. The error of a
+// context that ended first says nothing of whether o is still applied, unless
 // it had not been taken into a batch: then it is not.
-func (w *writer) submit(ctx context.Context, first bool, do func(ss session, now time.Time) error) error {
+func (w *writer) submit(ctx context.Context, o *op) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	o := &op{do: do, first: first, since: time.Now(), done: make(chan struct{})}
+	o.since, o.done = time.Now(), make(chan struct{})
 	w.mu.Lock()
 	if w.closed.Load() {
 		w.mu.Unlock()
@@ -174,6 +175,10 @@ func (w *writer) run(ctx context.Context) {
 	}
 }
 
+// batchBytes bounds what one batch stores: nobody waits for the payloads of
+// five hundred others.
+const batchBytes = 16 << 20
+
 // batch writes one batch. The operations are taken only when the file's lock
 // is held: until then their callers can leave without a trace.
 func (w *writer) batch(ctx context.Context) {
@@ -181,7 +186,14 @@ func (w *writer) batch(ctx context.Context) {
 		return
 	}
 	w.watch()
-	batch := ordered(w.take(w.o.MaxBatch, all))
+	room := batchBytes
+	batch := ordered(w.take(w.o.MaxBatch, func(o *op) bool {
+		if room <= 0 {
+			return false
+		}
+		room -= o.size
+		return true
+	}))
 	for _, o := range batch {
 		if o.err = w.apply(o); isFault(o.err) {
 			// The transaction may be lost, and with it what came before.

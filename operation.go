@@ -64,7 +64,7 @@ func (a *Run) perform(v *Verdict, fn func(context.Context, *Run) idempotency.End
 
 	if v.TimedOut {
 		a.ended(v, outcome{}, start)
-		a.g.log(a.ctx, slog.LevelWarn, &a.req, "an operation was given up",
+		a.g.log(a.ctx, slog.LevelWarn, a.req, "an operation was given up",
 			slog.Duration("after", time.Since(start)), slog.Any("cause", context.Cause(op)))
 		a.record(v, idempotency.UnknownEnding())
 		if out, ok := a.afterGivingUp(); ok {
@@ -82,7 +82,6 @@ func (a *Run) perform(v *Verdict, fn func(context.Context, *Run) idempotency.End
 
 // call runs fn on the attempt's own goroutine.
 func (a *Run) call(fn func(context.Context, *Run) idempotency.Ending) {
-	defer a.release()
 	var out outcome
 	returned := false
 	defer func() {
@@ -100,7 +99,9 @@ func (a *Run) call(fn func(context.Context, *Run) idempotency.Ending) {
 	returned = true
 }
 
-// finish hands the outcome to Do, or, where Do has given up, records it.
+// finish hands the outcome to Do, or, where Do has given up, records it. It gives
+// up the function's part of the slot before Do can return, so that the slot is
+// free when Do is over.
 func (a *Run) finish(out outcome) {
 	a.mu.Lock()
 	was := a.stage
@@ -108,13 +109,16 @@ func (a *Run) finish(out outcome) {
 	switch was {
 	case running:
 		a.stage = finished
+		a.release() // not the last: Do has one
 		close(a.done)
 	case givingUp:
 		a.late = true
+		a.release()
 	}
 	a.mu.Unlock()
 	if was == givenUp {
 		a.recordLate(a.judge(out))
+		a.release()
 	}
 }
 
@@ -129,7 +133,7 @@ func (a *Run) wait() bool {
 		beat = held // Hold has just extended it
 	}
 	a.mu.Unlock()
-	kill := a.g.slots.kill
+	kill := a.g.slots.kill.Done()
 	timer := time.NewTimer(time.Until(earlier(beat, deadline)))
 	defer timer.Stop()
 	for {
@@ -154,10 +158,12 @@ func (a *Run) wait() bool {
 }
 
 // beat renews the lease and returns when to do it again. The call ends with the
-// function, so that a slow store does not hold up the ending.
+// function, and with Shutdown's patience, so that a slow store holds up neither.
 func (a *Run) beat(lease time.Duration) time.Time {
 	before := time.Now()
+	stop := context.AfterFunc(a.g.slots.kill, func() { a.cancel(ErrClosed) })
 	err := a.extend(a.op, false)
+	stop()
 	switch {
 	case err == nil:
 		return before.Add(lease / 3)
@@ -194,15 +200,15 @@ func (a *Run) afterGivingUp() (outcome, bool) {
 func (a *Run) judge(out outcome) idempotency.Ending {
 	if out.panicked != nil {
 		if err, ok := out.panicked.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-			a.g.log(a.ctx, slog.LevelWarn, &a.req, "an operation was broken off", slog.Any("panic", out.panicked))
+			a.g.log(a.ctx, slog.LevelWarn, a.req, "an operation was broken off", slog.Any("panic", out.panicked))
 		} else {
-			a.g.log(a.ctx, slog.LevelError, &a.req, "an operation panicked",
+			a.g.log(a.ctx, slog.LevelError, a.req, "an operation panicked",
 				slog.Any("panic", out.panicked), slog.String("stack", string(out.stack)))
 		}
 		return a.inTransaction(idempotency.UnknownEnding())
 	}
 	if err := out.ending.Validate(); err != nil {
-		a.g.log(a.ctx, slog.LevelError, &a.req, "an operation returned an invalid ending, which counts as unknown", slog.Any("err", err))
+		a.g.log(a.ctx, slog.LevelError, a.req, "an operation returned an invalid ending, which counts as unknown", slog.Any("err", err))
 		return a.inTransaction(idempotency.UnknownEnding())
 	}
 	return a.inTransaction(out.ending)
@@ -213,7 +219,7 @@ func (a *Run) ended(v *Verdict, out outcome, start time.Time) {
 	if a.g.o.Observer == nil {
 		return
 	}
-	a.g.observe(a.ctx, &a.req, Event{
+	a.g.observe(a.ctx, a.req, Event{
 		Kind: OperationEnded, Took: time.Since(start), Ending: out.ending,
 		TimedOut: v.TimedOut, Panicked: out.panicked != nil,
 	})
