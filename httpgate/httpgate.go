@@ -226,8 +226,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	c := call{m: m, w: w, r: r, echo: r.Header[KeyField]}
 	forms := forms(r)
 	policy, mode := m.policyFor(forms)
-	var room [8]ratelimit.Charge
-	charges, lacks := m.charges(r, forms, room[:0])
+	charges, lacks := m.charges(r, forms)
 	if lacks != "" {
 		c.refuse(problemCallerUnknown("The request lacks " + lacks + ", which a limit needs to know. Nothing was executed."))
 		return
@@ -275,7 +274,7 @@ func (c *call) limited(charges []ratelimit.Charge) bool {
 		return true
 	}
 	d, err := c.m.c.Gate.Limit(c.r.Context(), charges)
-	c.levels = append(c.levels, d.Levels...)
+	c.levels = d.Levels
 	switch {
 	case err != nil:
 		c.failed(err)
