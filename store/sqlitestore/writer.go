@@ -114,25 +114,19 @@ func (w *writer) forget() {
 }
 
 // take moves up to limit operations for which want says yes from the queue
-// into a batch; a limit of 0 is none.
+// into a batch, and drops those that have left; a limit of 0 is none.
 func (w *writer) take(limit int, want func(*op) bool) []*op {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var batch, rest []*op
-	for i, o := range w.queue {
+	for _, o := range w.queue {
 		switch {
-		case limit > 0 && len(batch) == limit:
-			rest = append(rest, w.queue[i:]...)
-		case !want(o):
+		case o.state.Load() == left:
+		case limit > 0 && len(batch) == limit || !want(o):
 			rest = append(rest, o)
-			continue
 		case o.state.CompareAndSwap(waiting, taken):
 			batch = append(batch, o)
-			continue
-		default:
-			continue // it left
 		}
-		break
 	}
 	w.queue, w.gone = rest, 0
 	return batch
