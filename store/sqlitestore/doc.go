@@ -18,8 +18,8 @@
 //     about; the file stays whole.
 //   - The disk is full, or the file at its bound (MaxPages): writes fail with
 //     an error that is idempotency.ErrFull, and nothing changed; replays and
-//     lookups go on. When there is room again (Sweep makes some), so do
-//     writes, without a restart.
+//     lookups go on. When there is room again (within MaxPages, Sweep makes
+//     some), so do writes, without a restart.
 //   - The disk fails in the middle of a commit: every operation of that batch
 //     gets an error, and whether it took effect is not known until the key is
 //     looked up.
