@@ -106,7 +106,7 @@ var limitCases = []Case{
 			e.left(x.r, x.s, 0)
 		}
 	}),
-	limitCase("Q1InvalidChargeIsAnError", nil, func(e *limitEnv) {
+	limitCase("InvalidChargeIsAnError", nil, func(e *limitEnv) {
 		good := charge(bucket("good", 5, time.Minute, 0), "s", 1)
 		for name, bad := range map[string]ratelimit.Charge{
 			"a negative cost":      charge(bucket("bad", 5, time.Minute, 0), "s", -1),

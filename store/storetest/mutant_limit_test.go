@@ -147,7 +147,7 @@ var limitMutants = []struct {
 		}
 	}},
 	{"a look costs one", "Q3Cost Q3Look MachineFollowsTheRules", asked(func(c *ratelimit.Charge) { c.Cost = max(c.Cost, 1) })},
-	{"a negative cost looks", "Q1Invalid", asked(func(c *ratelimit.Charge) { c.Cost = max(c.Cost, 0) })},
+	{"a negative cost looks", "InvalidCharge", asked(func(c *ratelimit.Charge) { c.Cost = max(c.Cost, 0) })},
 	{"the wait is 1µs short", "Q6WaitIsExact Q2Refusal MachineFollowsTheRules", decisions(func(d *ratelimit.Decision) {
 		for i := range d.Levels {
 			if d.Levels[i].RetryAfter > time.Microsecond {
