@@ -54,7 +54,7 @@ type limitEntry struct {
 }
 
 // chunk is how many entries are allocated together.
-const chunk = 32
+const chunk = 128
 
 // limitTerms is what a rule's name was written with last.
 type limitTerms struct {
@@ -133,7 +133,8 @@ const (
 	mostSlot = slotMask - 1
 )
 
-func tag(hash uint64) uint32 { return uint32(hash>>44) &^ slotMask }
+// tag is 12 bits that neither the shard nor the place in the index are made of.
+func tag(hash uint64) uint32 { return uint32(hash>>(58-12))<<slotBits }
 
 // view is an entry's state while it is worked on.
 type view struct {

@@ -338,7 +338,7 @@ var reserveCases = []Case{
 		e.free(c.Key)
 		e.start(again(c))
 	}),
-	recordCase("R0InvalidClaimIsAnError", nil, func(e *env) {
+	recordCase("InvalidClaimIsAnError", nil, func(e *env) {
 		good := claim(testKey(1), idempotency.Hold)
 		for name, spoil := range map[string]func(c *idempotency.Claim){
 			"no owner":  func(c *idempotency.Claim) { c.Owner = idempotency.Owner{} },
