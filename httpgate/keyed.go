@@ -54,6 +54,7 @@ func (c *call) keyed(policy *keyPolicy, charges []ratelimit.Charge, next http.Ha
 		c.refuse(c.bodyProblem(err))
 		return
 	}
+	c.read = true
 	defer body.close()
 
 	x := &exchange{
@@ -109,11 +110,11 @@ func (c *call) answered(v escapement.Verdict) {
 // record's, else the record's, else the truth about it. If some of its own
 // went out that must not be finished, the connection is cut.
 func (c *call) ran(x *exchange, v escapement.Verdict) {
-	x.mu.Lock()
-	over, sent := x.over, x.sent
-	x.mu.Unlock()
-	if !over {
-		sent = x.leave()
+	var over, sent bool
+	if v.TimedOut { // perhaps it still runs
+		over, sent = x.leave()
+	} else {
+		over, sent = true, x.sent
 	}
 	instead := func(answer func()) {
 		if sent {
@@ -127,7 +128,7 @@ func (c *call) ran(x *exchange, v escapement.Verdict) {
 		panic(v.Panicked)
 	case v.Fenced:
 		instead(func() { c.answered(v) })
-	case !over || v.TimedOut && unknown:
+	case v.TimedOut && (unknown || !over):
 		instead(func() { c.refuse(problemTimeout()) })
 	case x.frozen != nil:
 		c.committed(x, v)
