@@ -200,13 +200,15 @@ func (m *Limits) takeOne(c *ratelimit.Charge, d *ratelimit.Decision, t *ratelimi
 	sh := m.shard(h)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	// The clock first: reading it waits for all memory that was asked for, and
+	// the search has only begun to ask.
+	now := m.micros()
 	v := view{slot: sh.find(h, c.Rule.Name, c.Subject)}
 	if !sh.knows(v.slot, c) {
 		if err := c.Validate(); err != nil {
 			return err
 		}
 	}
-	now := m.micros()
 	sh.load(&v)
 	changed := c.Rule.TakeAt(&v.state, c.Cost, now, l)
 	if changed {

@@ -96,7 +96,7 @@ func sumTo(charges []ratelimit.Charge, i int) (sum int64) {
 // charges, changes of rules, returns and resets, while it forgets what is over.
 func TestLimitsAgainstTheRules(t *testing.T) {
 	rnd := seed(t)
-	for round := range 30 {
+	for round := range 20 {
 		m, c := newLimits(t, 0)
 		o := model{map[string]ratelimit.State{}}
 		rules := []ratelimit.Rule{
