@@ -56,9 +56,9 @@ func (p *patterns) match(r *http.Request) string {
 // forms returns the requests that r may be taken for by an upstream that
 // tidies what it receives; r itself, where it is tidy already. The first is r
 // as it came; the others have its escapes decoded (%2F too), backslashes
-// turned, path parameters (;v=1) dropped, dot segments and empty ones removed,
-// and no slash at the end. In all of them the method is in capitals and the
-// host in small letters, without a dot at its end.
+// turned, path parameters (;v=1) dropped, dot segments and empty ones removed;
+// the second has no slash at the end. In all of them the method is in capitals
+// and the host in small letters, without a dot at its end.
 //
 // Rules are looked for under each form, so that no spelling of a path slips
 // past the rule for it.
