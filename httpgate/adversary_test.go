@@ -27,3 +27,33 @@ func TestSpellingsShareARoutesBucket(t *testing.T) {
 		r.do("POST", p, "{}").problem(t, http.StatusTooManyRequests, "quota-exceeded")
 	}
 }
+
+// A field that says who is calling counts only if there is one of it: what
+// stands behind takes the first or the last, and would see another caller than
+// the one whose bucket was charged and whose key it was.
+func TestCallersFieldTwice(t *testing.T) {
+	h := &counter{}
+	r := newRig(t, h.ServeHTTP, func(c *Config, _ *escapement.Options) {
+		c.Identity.User = MustSources("hash:Authorization")
+		c.Limits = []Limit{{Rule: ratelimit.Rule{Name: "r", Quota: 1, Window: time.Hour}, By: []string{"api_key"}}}
+	})
+	for _, name := range []string{"X-Tenant", "X-Api-Key", "Authorization"} {
+		req, err := http.NewRequest("POST", r.srv.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = http.Header{"X-Tenant": {"a"}, "X-Api-Key": {"a"}, "Authorization": {"a"}, KeyField: {"k"}}
+		req.Header[name] = []string{"a", "b"}
+		res, err := r.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s twice: %d", name, res.StatusCode)
+		}
+	}
+	if h.calls() != 0 || r.recordCount() != 0 {
+		t.Errorf("%d calls, %d records", h.calls(), r.recordCount())
+	}
+}

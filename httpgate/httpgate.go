@@ -30,6 +30,7 @@ type Middleware struct {
 	limits   []*limit
 	names    *patterns // all patterns, for limits by route
 	drop     map[string]bool
+	single   []string // fields that say who is calling
 	log      *slog.Logger
 }
 
@@ -107,6 +108,7 @@ func New(c Config) (*Middleware, error) {
 		fault(fmt.Sprintf("Routes[%q]", s), err)
 	}
 
+	callers := slices.Concat(id.tenant, id.user)
 	names, byRoute := list, false
 	rules := make(map[string]bool)
 	for i, l := range c.Limits {
@@ -120,6 +122,14 @@ func New(c Config) (*Middleware, error) {
 		m.limits = append(m.limits, ready)
 		names = append(names, l.Routes...)
 		byRoute = byRoute || slices.Contains(l.By, "route")
+		if slices.Contains(l.By, "api_key") {
+			callers = append(callers, id.apiKey...)
+		}
+	}
+	for _, s := range callers {
+		if (s.kind == fromHeader || s.kind == fromHash) && !slices.Contains(m.single, s.name) {
+			m.single = append(m.single, s.name)
+		}
 	}
 	if byRoute && len(faults) == 0 {
 		slices.Sort(names)
@@ -224,6 +234,10 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		return
 	}
 	c := call{m: m, w: w, r: r, echo: r.Header[KeyField]}
+	if name := m.ambiguous(r); name != "" {
+		c.refuse(problemCallerUnknown("The request has more than one " + name + ", which says who is calling. Nothing was executed."))
+		return
+	}
 	forms := forms(r)
 	policy, mode := m.policyFor(forms)
 	charges, lacks := m.charges(r, forms)
@@ -242,6 +256,19 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	default:
 		c.unkeyed(charges, next)
 	}
+}
+
+// ambiguous returns the name of a field that says who is calling and is there
+// more than once, or "". One party would take the first line, another the last
+// or all of them: then a limit counts, and a key belongs to, somebody else than
+// the caller that the service sees.
+func (m *Middleware) ambiguous(r *http.Request) string {
+	for _, name := range m.single {
+		if len(r.Header[name]) > 1 {
+			return name
+		}
+	}
+	return ""
 }
 
 // preflight reports whether r is a CORS preflight (Fetch standard, 3.3.2).
