@@ -57,3 +57,18 @@ func TestCallersFieldTwice(t *testing.T) {
 		t.Errorf("%d calls, %d records", h.calls(), r.recordCount())
 	}
 }
+
+// What Connection names is not passed on, and so decides nothing either.
+func TestFieldsOfOneHop(t *testing.T) {
+	var seen []http.Header
+	r := newRig(t, func(w http.ResponseWriter, r *http.Request) { seen = append(seen, r.Header) }, nil)
+	r.post("/", "k", "", "Connection", "close, idempotency-key").problem(t, 400, "idempotency-key-malformed")
+	r.post("/", "k", "", "Connection", "x-tenant").problem(t, 400, "caller-unknown")
+	if len(seen) != 0 || r.recordCount() != 0 {
+		t.Fatalf("%v, %d records", seen, r.recordCount())
+	}
+	r.post("/", "k", "", "Connection", "X-Hop", "X-Hop", "1", "X-End", "2").want(t, 200, "")
+	if len(seen) != 1 || seen[0].Get("X-Hop") != "" || seen[0].Get("X-End") != "2" || seen[0].Get(KeyField) != "k" {
+		t.Error(seen)
+	}
+}

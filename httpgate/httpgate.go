@@ -229,11 +229,13 @@ type call struct {
 }
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	echo := r.Header[KeyField]
+	r, hopKey := endToEnd(r)
 	if preflight(r) {
 		next.ServeHTTP(w, r)
 		return
 	}
-	c := call{m: m, w: w, r: r, echo: r.Header[KeyField]}
+	c := call{m: m, w: w, r: r, echo: echo}
 	if name := m.ambiguous(r); name != "" {
 		c.refuse(problemCallerUnknown("The request has more than one " + name + ", which says who is calling. Nothing was executed."))
 		return
@@ -247,6 +249,8 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	_, present := r.Header[KeyField]
 	switch {
+	case mode != Off && hopKey:
+		c.charged(charges, problemKeyMalformed(errHopKey))
 	case mode != Off && present:
 		c.keyed(policy, charges, next)
 	case mode == Required:
