@@ -72,3 +72,35 @@ func TestFieldsOfOneHop(t *testing.T) {
 		t.Error(seen)
 	}
 }
+
+// A replay has no field that the first answer had not: an answer that was
+// flushed before its first byte has no content type, and none is guessed later.
+func TestReplayGuessesNoContentType(t *testing.T) {
+	r := newRig(t, func(w http.ResponseWriter, r *http.Request) {
+		http.NewResponseController(w).Flush()
+		w.Write([]byte("hello"))
+	}, nil)
+	first := r.post("/", "k", "")
+	again := r.post("/", "k", "")
+	again.replayed(t, first)
+	if a, b := first.header["Content-Type"], again.header["Content-Type"]; len(a) != 0 || len(b) != 0 {
+		t.Errorf("first %q, then %q", a, b)
+	}
+}
+
+// What is never replayed as a field is not replayed as a trailer either.
+func TestReplayedTrailers(t *testing.T) {
+	r := newRig(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-Sum, Set-Cookie")
+		w.Write([]byte("hello"))
+		for _, name := range []string{"Set-Cookie", "X-Sum"} {
+			w.Header().Set(name, "1")
+		}
+	}, nil)
+	if rep := r.post("/", "k", ""); rep.trailer.Get("Set-Cookie") != "1" || rep.trailer.Get("X-Sum") != "1" {
+		t.Errorf("first: %v", rep.trailer)
+	}
+	if rep := r.post("/", "k", ""); rep.trailer.Get("Set-Cookie") != "" || rep.trailer.Get("X-Sum") != "1" {
+		t.Errorf("replay: %v", rep.trailer)
+	}
+}
