@@ -11,9 +11,13 @@ import (
 // maxSetting is the greatest size of a setting's value, in bytes.
 const maxSetting = 64 << 10
 
-// Get implements idempotency.Settings.
+// Get implements idempotency.Settings. It fails where writing would because the
+// file is not in its place any more.
 func (s *Store) Get(ctx context.Context, name string) (value []byte, version int64, err error) {
 	err = s.read(ctx, func(ss session, _ time.Time) (err error) {
+		if err := s.files.check(); err != nil {
+			return err
+		}
 		value, version, err = setting(ctx, ss, name)
 		return err
 	})
