@@ -573,8 +573,8 @@ func TestCorruptRecordIsNotRunAgain(t *testing.T) {
 	// The record is written as another version might have.
 	req := httptest.NewRequest("POST", "/x", nil)
 	req.Header.Set("X-Tenant", "acme")
-	key, err := r.m.key(req, r.m.keys, "k")
-	if err != nil {
+	key, lacks, err := r.m.key(req, r.m.keys, "k")
+	if err != nil || lacks != "" {
 		t.Fatal(err)
 	}
 	ans, err := r.memory.Reserve(t.Context(), idempotency.Claim{Key: key, Owner: idempotency.NewOwner(), Terms: escapement.DefaultPolicy().Terms})
