@@ -70,8 +70,11 @@ func Check(c *config.Config) error {
 
 // Open makes everything ready and listens; nothing is accepted before Run. A
 // fault of the configuration is a *ConfigError; any other error is one of the
-// machine's. After an error nothing is left open.
+// machine's. After an error nothing is left open. Nil log: slog.Default().
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (s *Server, err error) {
+	if log == nil {
+		log = slog.Default()
+	}
 	s = &Server{config: c, version: version, log: log}
 	defer func() {
 		if err != nil {

@@ -72,6 +72,9 @@ func TestUpload(t *testing.T) {
 	if a := r.upload(20<<20, false, "file"); a.status != 200 || !a.replayed() {
 		t.Errorf("again: got %v", a)
 	}
+	if a := r.upload(most+1, false, ""); a.status != 413 || a.code() != "request-too-large" {
+		t.Errorf("too large, of unknown length: got %v", a)
+	}
 	if a := r.upload(most+1, true, ""); a.status != 413 || a.code() != "request-too-large" {
 		t.Errorf("too large: got %v", a)
 	}
