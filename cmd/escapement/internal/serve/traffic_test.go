@@ -182,10 +182,6 @@ func TestT5BurstThenRate(t *testing.T) {
 	}
 	for get().status != 429 { // spend what is left
 	}
-	a := get()
-	if a.status != 429 {
-		t.Fatalf("got %v", a)
-	}
 	r.wait(time.Second)
 	if a := get(); a.status != 200 {
 		t.Errorf("after Retry-After: got %v", a)
