@@ -36,14 +36,15 @@ type Server struct {
 	version string
 	log     *slog.Logger
 
-	stores  *stores
-	gate    *escapement.Gate
-	proxy   *proxy.Proxy
-	admin   *admin.Handler
-	ln, aln net.Listener
-	srv     *http.Server
-	asrv    *http.Server
-	cancel  context.CancelFunc // ends the contexts of all requests
+	stores      *stores
+	otherSecret bool // the store's keys were last made with another one
+	gate        *escapement.Gate
+	proxy       *proxy.Proxy
+	admin       *admin.Handler
+	ln, aln     net.Listener
+	srv         *http.Server
+	asrv        *http.Server
+	cancel      context.CancelFunc // ends the contexts of all requests
 }
 
 // Times of the admin listener, whose answers are small.
@@ -148,6 +149,9 @@ func (s *Server) handler(ctx context.Context, upstreamTLS *tls.Config) (http.Han
 	}
 	hasher, err := idempotency.NewHasher(key)
 	if err != nil {
+		return nil, err
+	}
+	if s.otherSecret, err = checkSecret(ctx, s.stores.records, hasher); err != nil {
 		return nil, err
 	}
 	if s.stores.records, err = killRecords(s.stores.records); err != nil {
