@@ -154,8 +154,8 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if code := s.end(); code == 0 {
-		t.Error("exit code 0")
+	if code := s.end(); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
 	}
 }
 
