@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -27,8 +28,7 @@ func TestSpool(t *testing.T) {
 				"whole": bytes.NewReader(want), "bytes": iotest.OneByteReader(bytes.NewReader(want)), "with EOF": iotest.DataErrReader(bytes.NewReader(want)),
 			} {
 				dir := t.TempDir()
-				var seen bytes.Buffer
-				s, err := readSpool(r, expect, 16, dir, &seen)
+				s, err := readSpool(r, expect, 16, dir)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -38,8 +38,9 @@ func TestSpool(t *testing.T) {
 						t.Fatalf("%s, %d bytes: have %d, %v", name, n, len(have), err)
 					}
 				}
-				if !bytes.Equal(seen.Bytes(), want) {
-					t.Errorf("%s, %d bytes: %d were hashed", name, n, seen.Len())
+				var seen bytes.Buffer
+				if err := s.copyTo(&seen); err != nil || !bytes.Equal(seen.Bytes(), want) {
+					t.Errorf("%s, %d bytes: %d were hashed, %v", name, n, seen.Len(), err)
 				}
 				if (s.file != nil) != (n > 16) {
 					t.Errorf("%d bytes of 16: file %v", n, s.file)
@@ -51,10 +52,10 @@ func TestSpool(t *testing.T) {
 			}
 		}
 	}
-	if _, err := readSpool(strings.NewReader(strings.Repeat("x", 100)), -1, 16, "/does/not/exist", io.Discard); !errors.Is(err, errSpoolFile) {
+	if _, err := readSpool(strings.NewReader(strings.Repeat("x", 100)), -1, 16, "/does/not/exist"); !errors.Is(err, errSpoolFile) {
 		t.Error(err)
 	}
-	if _, err := readSpool(io.MultiReader(strings.NewReader(strings.Repeat("x", 100)), iotest.ErrReader(io.ErrUnexpectedEOF)), -1, 16, t.TempDir(), io.Discard); !errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errSpoolFile) {
+	if _, err := readSpool(io.MultiReader(strings.NewReader(strings.Repeat("x", 100)), iotest.ErrReader(io.ErrUnexpectedEOF)), -1, 16, t.TempDir()); !errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errSpoolFile) {
 		t.Error(err)
 	}
 }
@@ -231,4 +232,68 @@ func TestSpoolDiskIsAway(t *testing.T) {
 		t.Error(p)
 	}
 	r.post("/x", "k", strings.Repeat("x", 64<<10)).want(t, 201, "{\"order_id\":1}\n")
+}
+
+func TestBodyTooSlow(t *testing.T) {
+	var c counter
+	r := newRig(t, c.ServeHTTP, nil)
+	inner := r.srv.Config.Handler
+	r.srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+			t.Error(err)
+		}
+		inner.ServeHTTP(w, req)
+	})
+	conn, err := net.Dial("tcp", r.srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "POST /x HTTP/1.1\r\nHost: h\r\nX-Tenant: acme\r\nIdempotency-Key: k\r\nContent-Length: 10\r\n\r\n12345")
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(res.Body)
+	if res.StatusCode != 408 || err != nil || !strings.Contains(string(b), "request-incomplete") || c.calls() != 0 {
+		t.Errorf("%d %s %v, %d calls", res.StatusCode, b, err, c.calls())
+	}
+}
+
+// A handler that was left behind after its time-out still has its body.
+func TestBodyOfALeftBehindHandler(t *testing.T) {
+	leave := make(chan struct{})
+	r := newRig(t, func(w http.ResponseWriter, r *http.Request) {
+		<-leave
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, err)
+	}, func(c *Config, _ *escapement.Options) {
+		c.Keys.Policy = policyWith(func(p *escapement.Policy) { p.Timeout = 50 * time.Millisecond })
+	})
+	body := strings.Repeat("x", 200_000)
+	r.post("/x", "k", body).problem(t, 504, "upstream-timeout")
+	close(leave)
+	var rep reply
+	eventually(t, "the late answer is recorded", func() bool {
+		rep = r.post("/x", "k", body)
+		return rep.status == 200
+	})
+	rep.want(t, 200, "200000 <nil>")
+}
+
+func TestRequestWithoutServer(t *testing.T) { // no body at all, and a recorder
+	r := newRig(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") }, nil)
+	for range 2 {
+		req, err := http.NewRequest("POST", "/x", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Tenant", "acme")
+		req.Header.Set(KeyField, "k")
+		w := httptest.NewRecorder()
+		r.srv.Config.Handler.ServeHTTP(w, req)
+		if w.Code != 200 || w.Body.String() != "ok" {
+			t.Error(w)
+		}
+	}
 }

@@ -359,7 +359,6 @@ func (x *exchange) leave() (over, sent bool) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.gone = x.gone || !x.over
 	if stuck && !x.sent {
 		x.rc.SetWriteDeadline(time.Now().Add(leaveTime))
 	}

@@ -85,6 +85,18 @@ func TestAnswerThatCannotBeRecordedIsCut(t *testing.T) {
 				io.WriteString(w, strings.Repeat("x", 100))
 			}
 		},
+		"long, of known length, in large pieces": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "200000")
+			for range 2 {
+				io.WriteString(w, strings.Repeat("x", 100_000)) // more than net/http buffers
+			}
+		},
+		"too long to be kept, in large pieces": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "4000000")
+			for range 2 {
+				io.WriteString(w, strings.Repeat("x", 2_000_000))
+			}
+		},
 		"too long to be kept": func(w http.ResponseWriter) {
 			w.Header().Set("Content-Length", "2000000")
 			for range 2000 {
