@@ -205,7 +205,8 @@ func newIdentity(i Identity) (*identity, error) {
 // hangs up nor the server's time-outs end it, but KeyPolicy.Policy.Timeout
 // does. Its answer is recorded before the client has the end of it: up to 64
 // KiB are held back; longer and flushed answers go out as they come, but for
-// their end. Hijack is refused. When the attempt has panicked, the panic goes
+// their end. A client that holds up the work for half of that time by not
+// reading is cut off; the work goes on. Hijack is refused. When the attempt has panicked, the panic goes
 // on in the server's goroutine, with its value; an answer that began to go out
 // and cannot be given as a whole ends in http.ErrAbortHandler.
 //
