@@ -152,3 +152,20 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		res.Body.Close()
 	}
 }
+
+// A pattern that no request can match is a fault: its limit would silently not
+// apply.
+func TestPatternsThatNeverMatch(t *testing.T) {
+	for _, s := range []string{
+		"post /a", "Post /a", "EXAMPLE.com/a", "POST Example.com/a", "example.com:8080/a", "example.com./a", "[::1]:80/a", "/a?x=1", "GET /a#b",
+	} {
+		if _, err := newPatterns([]string{s}); err == nil {
+			t.Errorf("%q is accepted", s)
+		}
+	}
+	for _, s := range []string{"POST /a", "/", "POST  /a", "example.com/", "GET example.com/{x}", "[::1]/a", "127.0.0.1/a", "/a;v=1", "/Ä/{x...}"} {
+		if _, err := newPatterns([]string{s}); err != nil {
+			t.Error(err)
+		}
+	}
+}
