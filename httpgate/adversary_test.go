@@ -5,6 +5,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -167,5 +170,28 @@ func TestPatternsThatNeverMatch(t *testing.T) {
 		if _, err := newPatterns([]string{s}); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Of a body that went on as it came, and turned out too large, nobody says that
+// nothing was executed.
+func TestTooLargeOnItsWay(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
+	defer up.Close()
+	u, err := url.Parse(up.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := NewTransport(nil)
+	defer tr.CloseIdleConnections()
+	p := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(u) }, Transport: tr}
+	r := newRig(t, p.ServeHTTP, func(c *Config, _ *escapement.Options) { c.MaxRequest = 1000 })
+	p.ErrorHandler = r.m.UpstreamError
+	rep, err := r.try("POST", "/", io.MultiReader(strings.NewReader(strings.Repeat("x", 2000)))) // of unknown length
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := rep.problem(t, http.StatusRequestEntityTooLarge, "request-too-large"); strings.Contains(p["detail"].(string), "Nothing was executed") {
+		t.Error(p)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync/atomic"
 
 	"github.com/escapement-dev/escapement"
@@ -127,7 +128,9 @@ func (m *Middleware) UpstreamError(w http.ResponseWriter, r *http.Request, err e
 		m.Refuse(w, r, problemUnreachable("no"))
 	case errors.As(err, &tooLarge):
 		Report(r.Context(), Unknown)
-		m.Refuse(w, r, problemTooLarge(tooLarge.Limit))
+		p := problemTooLarge(tooLarge.Limit)
+		p.Detail = strings.Replace(p.Detail, "Nothing was executed.", "Its beginning was passed on: nobody knows what became of that.", 1)
+		m.Refuse(w, r, p)
 	case errors.Is(err, context.DeadlineExceeded):
 		Report(r.Context(), Unknown)
 		m.Refuse(w, r, problemTimeout())
