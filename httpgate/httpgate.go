@@ -288,7 +288,7 @@ func (c *call) limited(charges []ratelimit.Charge) bool {
 
 // charged refuses a request that is at fault, after charging it for the asking.
 func (c *call) charged(charges []ratelimit.Charge, p Problem) {
-	requests, _ := split(charges)
+	requests, _ := ratelimit.Split(charges)
 	if c.limited(requests) {
 		c.refuse(p)
 	}

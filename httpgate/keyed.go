@@ -38,7 +38,7 @@ func (c *call) keyed(policy *keyPolicy, charges []ratelimit.Charge, next http.Ha
 	}
 	if r.ContentLength < 0 || r.ContentLength > earlyBody || r.Header["Expect"] != nil {
 		var requests []ratelimit.Charge
-		requests, charges = split(charges)
+		requests, charges = ratelimit.Split(charges)
 		if !c.limited(requests) {
 			return
 		}

@@ -144,15 +144,3 @@ func (m *Middleware) subject(r *http.Request, forms []*http.Request, by []byPart
 	}
 	return string(b), true
 }
-
-// split parts charges by kind.
-func split(charges []ratelimit.Charge) (requests, executions []ratelimit.Charge) {
-	for _, c := range charges {
-		if c.Kind == ratelimit.Executions {
-			executions = append(executions, c)
-		} else {
-			requests = append(requests, c)
-		}
-	}
-	return requests, executions
-}
