@@ -29,9 +29,6 @@ type Fingerprint struct {
 	Sum [sha256.Size]byte
 }
 
-// IsZero reports whether f is the zero value, which is no fingerprint.
-func (f Fingerprint) IsZero() bool { return f == Fingerprint{} }
-
 // String returns the tag, a colon, and the sum as 64 hexadecimal digits.
 func (f Fingerprint) String() string { return f.Tag + ":" + hex.EncodeToString(f.Sum[:]) }
 
