@@ -16,8 +16,8 @@ import (
 
 const module = "github.com/escapement-dev/escapement"
 
-// forbidden says what the packages under a directory must not import, in code
-// that ships ("" in except: also in tests). The first element of an import
+// forbidden says what the packages under a directory may import, in code that
+// ships and, where tests is set, in their tests: nothing else. The first element of an import
 // path that has a dot is somebody else's module.
 var forbidden = []struct {
 	dir    string   // relative to the top; "." is the root package alone
