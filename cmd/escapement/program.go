@@ -94,8 +94,13 @@ func (p *Program) ParseFlags(args []string) (code int, done bool) {
 			code, done = int(e), true
 		}
 	}()
-	if len(args) == 0 {
+	switch { // what people type before they have read the help
+	case len(args) == 0:
 		args = []string{"--help"}
+	case args[0] == "help":
+		args = append(args[1:len(args):len(args)], "--help")
+	case args[0] == "--version":
+		args = []string{"version"}
 	}
 	c, err := k.Parse(args)
 	if err != nil {
