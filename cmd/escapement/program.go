@@ -57,7 +57,7 @@ type checkFlags struct {
 }
 
 type demoFlags struct {
-	Listen string `default:"127.0.0.1:3000" placeholder:"ADDR" help:"Where to listen."`
+	Listen string `default:"127.0.0.1:3000" placeholder:"ADDR" help:"Where to listen (127.0.0.1:3000)."`
 	Data   string `placeholder:"FILE" help:"Keep orders in this file, over restarts and crashes."`
 }
 
