@@ -59,14 +59,15 @@ func (c *call) keyed(policy *keyPolicy, charges []ratelimit.Charge, next http.Ha
 		origin: fieldValue(r.Header, "Origin"), levels: early,
 	}
 	x.reset()
-	v, err := m.c.Gate.Do(r.Context(), escapement.Request{
+	req := escapement.Request{
 		Charges: charges,
 		Key:     key,
 		Prints:  []idempotency.Fingerprint{print},
 		Policy:  policy.gate,
 		Origin:  idempotency.Origin{Method: r.Method, Route: policy.pattern, Trace: traceID(r)},
 		ID:      requestID(r),
-	}, func(ctx context.Context, run *escapement.Run) idempotency.Ending {
+	}
+	v, err := m.c.Gate.Do(r.Context(), req, func(ctx context.Context, run *escapement.Run) idempotency.Ending {
 		body.hold()
 		defer body.close()
 		x.mu.Lock()
@@ -79,6 +80,7 @@ func (c *call) keyed(policy *keyPolicy, charges []ratelimit.Charge, next http.Ha
 	case err != nil:
 		c.failed(err)
 	case v.Ran:
+		c.tellUnknown(x, req, v)
 		c.ran(x, v)
 	default:
 		c.answered(v)

@@ -63,7 +63,13 @@ func (s *Store) write(ctx context.Context, first bool, do func(ss session, now t
 	return s.submit(ctx, &op{do: do, first: first})
 }
 
-func (s *Store) submit(ctx context.Context, o *op) error { return explain(s.file, s.w.submit(ctx, o)) }
+func (s *Store) submit(ctx context.Context, o *op) error {
+	err := s.w.submit(ctx, o)
+	if err != nil && o.state.Load() == left && s.w.locked.Load() { // the context's end says nothing of the lock
+		return lockedError(s.file, err)
+	}
+	return explain(s.file, err)
+}
 
 // read runs do on a connection of its own, without the writer. The time is
 // taken before the file is read: a state is then judged by no time at which
