@@ -345,7 +345,6 @@ func (l *lane) counts() (map[string]counts, error) {
 // the killed program had sent may still be on its way there: it is over when a
 // request per attempt, less those that the kill kept back, has had its effect.
 func (l *lane) effects(before map[string]counts, ops []*operation, after map[string]kept) error {
-	names := map[string]bool{}
 	var orders, attempts, payments int64
 	made := func() error {
 		payments = 0
@@ -375,10 +374,10 @@ func (l *lane) effects(before map[string]counts, ops []*operation, after map[str
 			if err := json.Unmarshal([]byte(o.last.body), &id); err != nil || len(id) != 1 {
 				return fmt.Errorf("%s %s: the answer is %v (%w)", o.kind, o.key, o.last, err)
 			}
-			if l.ids[o.last.body] != "" || names[o.last.body] {
+			if l.ids[o.last.body] != "" {
 				return fmt.Errorf("%s and %s have the same %s %s", l.ids[o.last.body], o.key, o.kind, o.last.body)
 			}
-			names[o.last.body], l.ids[o.last.body] = true, o.key
+			l.ids[o.last.body] = o.key
 		}
 		if o.kind == "orders" {
 			orders++

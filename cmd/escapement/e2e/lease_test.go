@@ -1,0 +1,108 @@
+package e2e
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// An upstream that hangs for longer than the time-out: the answer says that
+// the outcome is unknown; one of ten repeats at once takes an order over, and a
+// payment stays unknown. When the hung requests have their effect after all,
+// there is still one.
+func TestT3HungUpstream(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t)
+	p := start(t, up, options{})
+	hung := map[string]string{"X-Demo-Delay": "4s"} // the time-out is 2s
+	order := request{path: "/v1/orders", key: "hung", body: `{"item":"tea"}`}
+	payment := request{path: "/v1/payments", key: "hung", body: `{"amount":7}`}
+	var wg sync.WaitGroup
+	for _, q := range []request{order, payment} {
+		q.fields = hung
+		wg.Go(func() {
+			r := q.send(p.url)
+			if r.status != http.StatusGatewayTimeout || r.code() != "upstream-timeout" || !strings.Contains(r.body, `"executed":"unknown"`) {
+				t.Errorf("%s: the answer is %v", q.path, r)
+			}
+		})
+	}
+	wg.Wait()
+	ran := make(chan bool, 10)
+	for range cap(ran) {
+		wg.Go(func() {
+			r, err := order.final(p.url)
+			if err != nil || r.status != http.StatusCreated || r.body != "{\"order_id\":1}\n" {
+				t.Errorf("a repeat gets %v (%v)", r, err)
+			}
+			ran <- !r.replayed()
+		})
+	}
+	wg.Wait()
+	took := 0
+	for range cap(ran) {
+		if <-ran {
+			took++
+		}
+	}
+	if took != 1 {
+		t.Errorf("%d repeats took over, want 1", took)
+	}
+	payment.send(p.url).want(t, http.StatusConflict, "idempotency-outcome-unknown")
+
+	if !soon(func() bool { return mustCount(t, up, "payments").Count == 1 }) {
+		t.Error("the hung payment never had its effect")
+	}
+	payment.send(p.url).want(t, http.StatusConflict, "idempotency-outcome-unknown")
+	if c := mustCount(t, up, "payments"); c != (counts{1, 1}) {
+		t.Errorf("the upstream says of payments %+v, want one of one POST", c)
+	}
+	if c := mustCount(t, up, "orders"); c != (counts{1, 2}) {
+		t.Errorf("the upstream says of orders %+v, want one of two POSTs", c)
+	}
+}
+
+// A record does not stay in progress for ever after its holder was killed: the
+// repeat that obeys Retry-After is past the lease, and gets a final answer.
+func TestFault11KilledHolder(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]struct {
+		status int
+		code   string
+		counts counts
+	}{
+		"/v1/orders":   {http.StatusCreated, "", counts{1, 1}},
+		"/v1/payments": {http.StatusConflict, "idempotency-outcome-unknown", counts{0, 0}},
+	} {
+		t.Run(strings.TrimPrefix(path, "/v1/"), func(t *testing.T) {
+			t.Parallel()
+			up, dir := startUpstream(t), t.TempDir()
+			p := start(t, up, options{dir: dir, killAt: "after-claim"})
+			q := request{path: path, key: "killed", body: `{"item":"tea"}`}
+			if r := q.send(p.url); r.err == nil {
+				t.Fatalf("the killed program answers %v", r)
+			}
+			if err := p.wait(); err != nil {
+				t.Fatal(err)
+			}
+			p = start(t, up, options{dir: dir})
+			r := q.send(p.url)
+			for n := 0; r.code() == "idempotency-request-in-progress"; n++ {
+				if n == 2 { // the lease is shorter than one Retry-After
+					t.Fatalf("still in progress after two Retry-After: %v", r)
+				}
+				d, err := r.retryAfter()
+				if err != nil {
+					t.Fatal(err)
+				}
+				pause(d)
+				r = q.send(p.url)
+			}
+			r.want(t, want.status, want.code)
+			if c := mustCount(t, up, strings.TrimPrefix(path, "/v1/")); c != want.counts {
+				t.Errorf("the upstream says %+v, want %+v", c, want.counts)
+			}
+		})
+	}
+}
