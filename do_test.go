@@ -323,6 +323,16 @@ func TestMaxRunning(t *testing.T) {
 	})
 }
 
+// The slot is free again when Do returns, not a moment later.
+func TestSlotIsFreeWhenDoReturns(t *testing.T) {
+	r := newRig(t, escapement.Options{MaxRunning: 1})
+	for i := range uint64(5000) {
+		if _, err := r.gate.Do(t.Context(), request(i), creating(0).run); err != nil {
+			t.Fatalf("key %d: %v", i, err)
+		}
+	}
+}
+
 // T1: many concurrent requests with one key take effect once and get one answer.
 func TestT1ManyAtOnceOneEffect(t *testing.T) {
 	bubble(t, func(t *testing.T) {

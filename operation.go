@@ -82,7 +82,6 @@ func (a *Run) perform(v *Verdict, fn func(context.Context, *Run) idempotency.End
 
 // call runs fn on the attempt's own goroutine.
 func (a *Run) call(fn func(context.Context, *Run) idempotency.Ending) {
-	defer a.release()
 	var out outcome
 	returned := false
 	defer func() {
@@ -100,7 +99,9 @@ func (a *Run) call(fn func(context.Context, *Run) idempotency.Ending) {
 	returned = true
 }
 
-// finish hands the outcome to Do, or, where Do has given up, records it.
+// finish hands the outcome to Do, or, where Do has given up, records it. It gives
+// up the function's part of the slot before Do can return, so that the slot is
+// free when Do is over.
 func (a *Run) finish(out outcome) {
 	a.mu.Lock()
 	was := a.stage
@@ -108,13 +109,16 @@ func (a *Run) finish(out outcome) {
 	switch was {
 	case running:
 		a.stage = finished
+		a.release() // not the last: Do has one
 		close(a.done)
 	case givingUp:
 		a.late = true
+		a.release()
 	}
 	a.mu.Unlock()
 	if was == givenUp {
 		a.recordLate(a.judge(out))
+		a.release()
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync/atomic"
 )
 
 // spool holds a request's body: the beginning in memory, the rest in a
@@ -16,6 +17,7 @@ type spool struct {
 	file *os.File // nil if all is in memory
 	name string   // of the file, where it could not be unlinked while open
 	size int64
+	refs atomic.Int32 // who else still needs it; see hold
 }
 
 // errSpoolFile is wrapped by a readSpool that could not write its file.
@@ -98,9 +100,13 @@ func (s *spool) body() io.ReadCloser {
 	return io.NopCloser(io.MultiReader(bytes.NewReader(s.mem), rest))
 }
 
-// close frees the file. A reader that is still at work gets an error.
+// hold keeps the file open for one more close: a handler that was left behind
+// after its time-out reads on.
+func (s *spool) hold() { s.refs.Add(1) }
+
+// close frees the file, if nobody else holds it.
 func (s *spool) close() {
-	if s.file == nil {
+	if s.refs.Add(-1) >= 0 || s.file == nil {
 		return
 	}
 	s.file.Close()

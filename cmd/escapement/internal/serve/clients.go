@@ -37,9 +37,15 @@ func clients(next http.Handler, body, answer pace) http.Handler {
 			return
 		}
 		control := http.NewResponseController(w)
-		pw := &pacedWriter{ResponseWriter: w, control: control, pace: answer}
+		// Over HTTP/1 a deadline matters to whoever reads or writes; over
+		// HTTP/2 it ends the stream when it comes, and must not outlive its call.
+		lift := r.ProtoMajor >= 2
+		pw := &pacedWriter{ResponseWriter: w, control: control, pace: answer, lift: lift}
+		if !lift {
+			pw.allow() // that of the connection's request before may be over
+		}
 		if r.Body != nil && r.Body != http.NoBody {
-			pb := &pacedBody{ReadCloser: r.Body, control: control, pace: body}
+			pb := &pacedBody{ReadCloser: r.Body, control: control, answer: pw, pace: body, lift: lift}
 			r2 := *r
 			r2.Body, r = pb, &r2
 			// What the handler leaves unread, the server reads: not for long.
@@ -55,9 +61,11 @@ func clients(next http.Handler, body, answer pace) http.Handler {
 type pacedBody struct {
 	io.ReadCloser
 	control *http.ResponseController
+	answer  *pacedWriter
 	pace    pace
 	n       int64
 	spent   time.Duration
+	lift    bool
 	ended   bool
 }
 
@@ -65,17 +73,18 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	if b.ended {
 		return b.ReadCloser.Read(p)
 	}
+	if b.n == 0 && !b.lift {
+		b.answer.allow() // the first read may send 100 Continue
+	}
 	start := time.Now()
 	_ = b.control.SetReadDeadline(start.Add(b.pace.left(b.n, b.spent)))
 	n, err := b.ReadCloser.Read(p)
 	b.n += int64(n)
 	b.spent += time.Since(start)
-	if err != nil {
-		b.ended = true
-		if err == io.EOF {
-			// From here on the server listens whether the client is still there.
-			_ = b.control.SetReadDeadline(time.Time{})
-		}
+	b.ended = err != nil
+	// After the end the server listens whether the client is still there.
+	if err == io.EOF || err == nil && b.lift {
+		_ = b.control.SetReadDeadline(time.Time{})
 	}
 	return n, err
 }
@@ -94,6 +103,7 @@ type pacedWriter struct {
 	pace    pace
 	n       int64
 	spent   time.Duration
+	lift    bool
 }
 
 // Unwrap is for http.ResponseController.
@@ -105,19 +115,33 @@ func (w *pacedWriter) allow() time.Time {
 	return now
 }
 
+// WriteHeader sends informational answers (1xx) at once.
+func (w *pacedWriter) WriteHeader(status int) {
+	start := w.allow()
+	w.ResponseWriter.WriteHeader(status)
+	w.took(start)
+}
+
 func (w *pacedWriter) Write(p []byte) (int, error) {
 	start := w.allow()
 	n, err := w.ResponseWriter.Write(p)
 	w.n += int64(n)
-	w.spent += time.Since(start)
+	w.took(start)
 	return n, err
+}
+
+func (w *pacedWriter) took(start time.Time) {
+	w.spent += time.Since(start)
+	if w.lift {
+		_ = w.control.SetWriteDeadline(time.Time{})
+	}
 }
 
 // FlushError is for http.ResponseController.
 func (w *pacedWriter) FlushError() error {
 	start := w.allow()
 	err := w.control.Flush()
-	w.spent += time.Since(start)
+	w.took(start)
 	return err
 }
 
