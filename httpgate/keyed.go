@@ -45,21 +45,25 @@ func (c *call) keyed(policy *keyPolicy, charges []ratelimit.Charge, next http.Ha
 	}
 	early := c.levels
 
-	digest := policy.printer.Begin(idempotency.Meaning{
-		Method: r.Method, Path: r.URL.EscapedPath(), RawQuery: r.URL.RawQuery,
-		ContentType: r.Header.Get("Content-Type"), Header: r.Header.Values,
-	})
 	asSent := r.Body
 	if asSent == nil { // possible only without a server
 		asSent = http.NoBody
 	}
-	body, err := readSpool(http.MaxBytesReader(c.w, asSent, m.c.MaxRequest), r.ContentLength, m.c.SpoolMemory, m.c.SpoolDir, digest)
+	body, err := readSpool(http.MaxBytesReader(c.w, asSent, m.c.MaxRequest), r.ContentLength, m.c.SpoolMemory, m.c.SpoolDir)
 	if err != nil {
 		c.refuse(c.bodyProblem(err))
 		return
 	}
 	c.read = true
 	defer body.close()
+	digest := policy.printer.Begin(idempotency.Meaning{
+		Method: r.Method, Path: r.URL.EscapedPath(), RawQuery: r.URL.RawQuery,
+		ContentType: r.Header.Get("Content-Type"), Header: r.Header.Values,
+	})
+	if err := body.copyTo(digest); err != nil {
+		c.refuse(c.bodyProblem(err))
+		return
+	}
 
 	x := &exchange{
 		m: m, w: c.w, rc: http.NewResponseController(c.w), policy: policy,

@@ -21,12 +21,12 @@ type spool struct {
 }
 
 // errSpoolFile is wrapped by a readSpool that could not write its file.
-var errSpoolFile = errors.New("httpgate: the temporary file of a request's body cannot be written")
+var errSpoolFile = errors.New("httpgate: the temporary file of a request's body cannot be used")
 
-// readSpool reads all of body, and writes all that it reads to sink too. An
-// error that does not wrap errSpoolFile is the body's own; the spool is then
-// closed. expect is the body's length where it is known, else -1.
-func readSpool(body io.Reader, expect, memory int64, dir string, sink io.Writer) (_ *spool, err error) {
+// readSpool reads all of body. An error that does not wrap errSpoolFile is the
+// body's own; the spool is then closed. expect is the body's length where it is
+// known, else -1.
+func readSpool(body io.Reader, expect, memory int64, dir string) (_ *spool, err error) {
 	s := &spool{}
 	defer func() {
 		if err != nil {
@@ -44,7 +44,6 @@ func readSpool(body io.Reader, expect, memory int64, dir string, sink io.Writer)
 		n, err := body.Read(room)
 		s.mem = s.mem[:len(s.mem)+n]
 		s.size += int64(n)
-		sink.Write(room[:n])
 		if err == io.EOF {
 			return s, nil
 		}
@@ -65,7 +64,6 @@ func readSpool(body io.Reader, expect, memory int64, dir string, sink io.Writer)
 				return nil, fmt.Errorf("%w: %w", errSpoolFile, err)
 			}
 			s.size += int64(n)
-			sink.Write(buf[:n])
 		}
 		if err == io.EOF {
 			return s, nil
@@ -84,6 +82,17 @@ func (s *spool) create(dir string) error {
 	s.file = f
 	if err := os.Remove(f.Name()); err != nil {
 		s.name = f.Name() // some systems keep the name of an open file
+	}
+	return nil
+}
+
+// copyTo writes the whole body to w, which does not fail. The body is hashed
+// from here and not while it arrives: a fingerprint of JSON needs up to
+// idempotency.PrintLimit bytes at once, and a client must not hold so much for
+// as long as it likes to send.
+func (s *spool) copyTo(w io.Writer) error {
+	if _, err := io.Copy(w, s.body()); err != nil {
+		return fmt.Errorf("%w: %w", errSpoolFile, err)
 	}
 	return nil
 }
