@@ -7,4 +7,5 @@ require (
 	github.com/goccy/go-yaml v1.19.2
 	github.com/rogpeppe/go-internal v1.16.0
 	go.uber.org/goleak v1.3.0
+	modernc.org/sqlite v1.62.0
 )

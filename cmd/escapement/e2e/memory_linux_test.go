@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -54,13 +55,16 @@ type zero struct{}
 func (zero) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 // stream sends a request with a body that is made as it goes.
-func stream(t *testing.T, url, key string, body io.Reader, length int64) *http.Response {
+func stream(t *testing.T, url, key, kind string, body io.Reader, length int64) *http.Response {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodPost, url, body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.ContentLength = length
+	if kind != "" {
+		r.Header.Set("Content-Type", kind)
+	}
 	if key != "" {
 		r.Header.Set("Idempotency-Key", key)
 	}
@@ -92,14 +96,16 @@ func TestLargeThingsInLittleMemory(t *testing.T) {
 	first, _ := resident(t, p.process)
 
 	for _, c := range []struct {
-		what, key string
-		length    int64
+		what, key, kind string
+		length          int64
 	}{
-		{"an upload with a key", "upload", upload},
-		{"an upload with a key, in chunks", "upload-chunked", -1},
-		{"an upload without a key", "", upload},
+		{"an upload with a key", "upload", "application/octet-stream", upload},
+		{"an upload with a key, in chunks", "upload-chunked", "", -1},
+		{"an upload with a key, said to be JSON", "upload-json", "application/json", upload},
+		{"an upload with a key, said to be a form", "upload-form", "application/x-www-form-urlencoded", upload},
+		{"an upload without a key", "", "", upload},
 	} {
-		resp := stream(t, p.url+"/_test/upload", c.key, zeros(upload), c.length)
+		resp := stream(t, p.url+"/_test/upload", c.key, c.kind, zeros(upload), c.length)
 		b, err := io.ReadAll(resp.Body)
 		if want := fmt.Sprintf("{\"bytes\":%d}\n", upload); err != nil || string(b) != want {
 			t.Errorf("%s: %q, %v, want %q", c.what, b, err, want)
@@ -107,8 +113,33 @@ func TestLargeThingsInLittleMemory(t *testing.T) {
 		grows(t, p.process, first, more, c.what)
 	}
 
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			const some = upload / 5
+			r, err := http.NewRequest(http.MethodPost, p.url+"/_test/upload", zeros(some))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.ContentLength = some
+			r.Header.Set("Idempotency-Key", fmt.Sprint("at-once-", i))
+			resp, err := client.Do(r)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("an upload beside others: %s", resp.Status)
+			}
+		})
+	}
+	wg.Wait()
+	grows(t, p.process, first, more, "eight uploads at once")
+
 	for _, key := range []string{"events", ""} {
-		resp := stream(t, p.url+"/_test/events?n=3&every=600ms", key, strings.NewReader("{}"), 2)
+		resp := stream(t, p.url+"/_test/events?n=3&every=600ms", key, "", strings.NewReader("{}"), 2)
 		lines := bufio.NewReader(resp.Body)
 		var came []time.Time
 		var all strings.Builder
@@ -141,7 +172,7 @@ func TestLargeThingsInLittleMemory(t *testing.T) {
 	grows(t, p.process, first, more, "a WebSocket")
 
 	for _, key := range []string{"big", ""} {
-		resp := stream(t, fmt.Sprintf("%s/_test/big?bytes=%d", p.url, answer), key, strings.NewReader("{}"), 2)
+		resp := stream(t, fmt.Sprintf("%s/_test/big?bytes=%d", p.url, answer), key, "", strings.NewReader("{}"), 2)
 		n, err := io.Copy(io.Discard, resp.Body)
 		if n != answer || err != nil {
 			t.Errorf("a large answer with key %q: %d bytes, %v", key, n, err)
