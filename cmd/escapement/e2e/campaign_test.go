@@ -194,7 +194,7 @@ func (l *lane) round(round int) error {
 		}
 	}
 
-	if l.program, err = run(l.upURL, options{dir: l.dir, db: l.db}); err != nil {
+	if l.program, err = run(l.upURL, options{dir: l.dir, db: l.db, settings: patient("300ms")}); err != nil {
 		return err
 	}
 	if err := l.repeat(ops); err != nil {
@@ -220,7 +220,7 @@ func (l *lane) round(round int) error {
 
 // crash sends the operations to a program that is killed at the point.
 func (l *lane) crash(point, killAt string, ops []*operation) error {
-	o := options{dir: l.dir, db: l.db, killAt: killAt}
+	o := options{dir: l.dir, db: l.db, settings: patient("300ms"), killAt: killAt}
 	if point == inTheUpstream {
 		o.killAt = ""
 	}
@@ -266,7 +266,7 @@ func (l *lane) crash(point, killAt string, ops []*operation) error {
 // waited for their Retry-After, are about to take over, or have.
 func (l *lane) crashAgain(ops []*operation, before map[string]kept) (map[string]kept, error) {
 	var err error
-	if l.program, err = run(l.upURL, options{dir: l.dir, db: l.db}); err != nil {
+	if l.program, err = run(l.upURL, options{dir: l.dir, db: l.db, settings: patient("300ms")}); err != nil {
 		return nil, err
 	}
 	after := time.Second + time.Duration(l.random.IntN(300))*time.Millisecond
@@ -466,7 +466,7 @@ func (l *lane) effects(before map[string]counts, ops []*operation, after map[str
 // replayAll starts the program once more: every key of all rounds gives its
 // final answer.
 func (l *lane) replayAll() (err error) {
-	if l.program, err = run(l.upURL, options{dir: l.dir, db: l.db}); err != nil {
+	if l.program, err = run(l.upURL, options{dir: l.dir, db: l.db, settings: patient("300ms")}); err != nil {
 		return err
 	}
 	before, err := l.counts()

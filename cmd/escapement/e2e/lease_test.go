@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -60,6 +61,37 @@ func TestT3HungUpstream(t *testing.T) {
 	}
 	if c := mustCount(t, up, "orders"); c != (counts{1, 2}) {
 		t.Errorf("the upstream says of orders %+v, want one of two POSTs", c)
+	}
+}
+
+// Two programs on one file: when one is killed, the other takes over from it.
+func TestT3AnotherProcessTakesOver(t *testing.T) {
+	t.Parallel()
+	up, dir, other := startUpstream(t), t.TempDir(), t.TempDir()
+	db := filepath.Join(dir, "escapement.db")
+	a := start(t, up, options{dir: dir, db: db})
+	b := start(t, up, options{dir: other, db: db})
+	q := request{key: "shared", body: `{"item":"tea"}`}
+	slow := q
+	slow.fields = map[string]string{"X-Demo-Delay": "100ms"}
+	sent := make(chan reply, 1)
+	go func() { sent <- slow.send(a.url) }()
+	if !soon(func() bool { return mustCount(t, up, "orders").Received == 1 }) {
+		t.Fatal("the request does not reach the upstream")
+	}
+	a.kill()
+	if r := <-sent; r.err == nil {
+		t.Fatalf("the killed program answers %v", r)
+	}
+	r, err := q.final(b.url)
+	if err != nil || r.status != http.StatusCreated || r.replayed() {
+		t.Errorf("the other program answers %v (replayed %v, %v)", r, r.replayed(), err)
+	}
+	if again := q.send(b.url); !again.same(r) || !again.replayed() {
+		t.Errorf("and then %v (replayed %v)", again, again.replayed())
+	}
+	if c := mustCount(t, up, "orders"); c != (counts{1, 2}) {
+		t.Errorf("the upstream says %+v, want one order of two POSTs", c)
 	}
 }
 

@@ -89,7 +89,7 @@ func TestLargeThingsInLittleMemory(t *testing.T) {
 		answer = 5 << 20
 	)
 	up := startUpstream(t)
-	p := start(t, up, options{settings: strings.Replace(settings, "timeout: 2s", "timeout: 1m", 1)})
+	p := start(t, up, options{settings: strings.Replace(settings, "timeout: 2s", "timeout: 5m", 1)})
 	for i := range 20 { // what every request needs is there
 		request{key: fmt.Sprint("warm", i), body: `{"item":"tea"}`}.send(p.url).want(t, http.StatusCreated, "")
 	}

@@ -14,9 +14,6 @@ import (
 	"time"
 )
 
-// lease is that of the tests' configuration.
-const lease = 300 * time.Millisecond
-
 // settings is the tests' configuration: the demo's routes with short times.
 const settings = `
 listen: 127.0.0.1:0
@@ -31,6 +28,12 @@ idempotency:
     POST /v1/payments: {key: required, on_unknown: hold}
     POST /v1/notes: {key: optional}
 `
+
+// patient is the tests' configuration with a time-out that no busy machine
+// reaches, and the given lease.
+func patient(lease string) string {
+	return strings.NewReplacer("timeout: 2s", "timeout: 30s", "lease: 300ms", "lease: "+lease).Replace(settings)
+}
 
 // program is a running Escapement.
 type program struct {

@@ -108,10 +108,10 @@ func TestT7DiskFull(t *testing.T) {
 func TestT7DiskFullAfterTheEffect(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t)
-	p := start(t, up, options{settings: strings.Replace(settings, "lease: 300ms", "lease: 20s", 1)})
+	p := start(t, up, options{settings: patient("30s")})
 	q := request{path: "/v1/payments", key: "late", body: `{"n":1}`}
 	slow := q
-	slow.fields = map[string]string{"X-Demo-Delay": "500ms"}
+	slow.fields = map[string]string{"X-Demo-Delay": "1500ms"}
 	sent := make(chan reply, 1)
 	go func() { sent <- slow.send(p.url) }()
 	if !soon(func() bool { return mustCount(t, up, "payments").Received == 1 }) {

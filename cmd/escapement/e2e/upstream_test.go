@@ -152,10 +152,10 @@ func TestClientHangsUpWhileWaiting(t *testing.T) {
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	up, dir := startUpstream(t), t.TempDir()
-	p := start(t, up, options{dir: dir})
+	p := start(t, up, options{dir: dir, settings: patient("300ms")})
 	q := request{path: "/v1/payments", key: "drained", body: `{"amount":7}`}
 	slow := q
-	slow.fields = map[string]string{"X-Demo-Delay": "800ms"}
+	slow.fields = map[string]string{"X-Demo-Delay": "1s"}
 	sent := make(chan reply, 1)
 	go func() { sent <- slow.send(p.url) }()
 	if !soon(func() bool { return mustCount(t, up, "payments").Received == 1 }) {
@@ -180,9 +180,8 @@ func TestDrainIsBounded(t *testing.T) {
 	t.Parallel()
 	up, dir := startUpstream(t), t.TempDir()
 	more := "server: {drain: 300ms}\n"
-	// A lease that outlives the test: only what was recorded can end it.
-	long := strings.NewReplacer("lease: 300ms", "lease: 30s", "timeout: 2s", "timeout: 30s").Replace(settings)
-	p := start(t, up, options{dir: dir, settings: long, more: more})
+	// The lease outlives the test: only what was recorded can end it.
+	p := start(t, up, options{dir: dir, settings: patient("30s"), more: more})
 	hung := map[string]string{"X-Demo-Delay": "5s"}
 	sent := make(chan reply, 2)
 	for _, path := range []string{"/v1/orders", "/v1/payments"} {
