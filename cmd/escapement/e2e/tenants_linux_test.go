@@ -17,7 +17,7 @@ func TestHostileTenants(t *testing.T) {
 	t.Parallel()
 	tenants, more := int64(20_000), int64(64<<20)
 	if soak() {
-		tenants, more = 600_000, 320<<20
+		tenants, more = 600_000, 512<<20
 	}
 	demo, err := serve(plainProgram, []string{"TMPDIR=" + t.TempDir()}, "--demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	if err != nil {
