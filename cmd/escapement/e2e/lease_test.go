@@ -138,3 +138,27 @@ func TestFault11KilledHolder(t *testing.T) {
 		})
 	}
 }
+
+// A streamed answer goes out before its record: killed in the middle of it, the
+// outcome is unknown, and the part is never replayed as the whole.
+func TestT2KilledInAStream(t *testing.T) {
+	t.Parallel()
+	up, dir := startUpstream(t), t.TempDir()
+	p := start(t, up, options{dir: dir, killAt: "mid-answer:2"})
+	q := request{path: "/_test/events?n=5&every=100ms", key: "stream", body: "{}"}
+	cut := q.send(p.url)
+	if cut.err == nil || cut.status != http.StatusOK || !strings.HasPrefix(cut.body, "data: 1\n\n") || strings.Contains(cut.body, "data: 3") {
+		t.Errorf("the killed program's stream is %v", cut)
+	}
+	if err := p.wait(); err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, up, options{dir: dir})
+	for range 2 {
+		r, err := q.final(p.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.want(t, http.StatusConflict, "idempotency-outcome-unknown")
+	}
+}

@@ -112,9 +112,11 @@ func startDemo(t *testing.T) *program {
 }
 
 // upstream starts the demo's upstream in a process of its own.
-func upstream(dir string) (*process, string, error) {
+func upstream(dir string) (*process, string, error) { return upstreamAt(dir, "127.0.0.1:0") }
+
+func upstreamAt(dir, address string) (*process, string, error) {
 	p, found, err := launch(plainProgram,
-		[]string{"demo-upstream", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "upstream.data")}, nil, `demo upstream on (\S+)\n`)
+		[]string{"demo-upstream", "--listen", address, "--data", filepath.Join(dir, "upstream.data")}, nil, `demo upstream on (\S+)\n`)
 	if err != nil {
 		return nil, "", err
 	}

@@ -77,6 +77,58 @@ func TestUpstreamAway(t *testing.T) {
 	q.send(p.url).want(t, http.StatusCreated, "")
 }
 
+// An upstream that is killed in the middle of its answer: the client's answer
+// breaks too, and is never replayed; when the upstream is back, the order is
+// taken over and the payment unknown.
+func TestUpstreamKilledInItsAnswer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	victim, up, err := upstream(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	victim.cleanup(t)
+	p := start(t, up, options{settings: patient("300ms")})
+	slow := map[string]string{"X-Demo-Fault": "slow-body"} // two seconds
+	order := request{path: "/v1/orders", key: "broken", body: `{"n":1}`}
+	payment := request{path: "/v1/payments", key: "broken", body: `{"n":1}`}
+	sent := make(chan reply, 2)
+	for _, q := range []request{order, payment} {
+		q.fields = slow
+		go func() { sent <- q.send(p.url) }()
+	}
+	if !soon(func() bool {
+		return mustCount(t, up, "orders").Count == 1 && mustCount(t, up, "payments").Count == 1
+	}) {
+		t.Fatal("the requests do not reach the upstream")
+	}
+	pause(300 * time.Millisecond) // into the answers; sooner is as good a time
+	victim.kill()
+	for range 2 {
+		if r := <-sent; r.err == nil && r.status < 500 {
+			t.Errorf("a broken answer is given as %v", r)
+		}
+	}
+	again, _, err := upstreamAt(dir, strings.TrimPrefix(up, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.cleanup(t)
+	for range 2 {
+		r, err := order.final(p.url)
+		if err != nil || r.status != http.StatusCreated || r.body != "{\"order_id\":1}\n" {
+			t.Errorf("a repeat of the order gets %v (%v)", r, err)
+		}
+		payment.send(p.url).want(t, http.StatusConflict, "idempotency-outcome-unknown")
+	}
+	if c := mustCount(t, up, "orders"); c != (counts{1, 2}) {
+		t.Errorf("the upstream says of orders %+v, want one of two POSTs", c)
+	}
+	if c := mustCount(t, up, "payments"); c != (counts{1, 1}) {
+		t.Errorf("the upstream says of payments %+v, want one of one POST", c)
+	}
+}
+
 // A client that hangs up while it sends has asked for nothing.
 func TestClientHangsUpWhileSending(t *testing.T) {
 	t.Parallel()
