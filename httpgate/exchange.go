@@ -57,20 +57,6 @@ type exchange struct {
 	held     time.Duration // for which the client has held it up
 }
 
-// answer is what the handler has said so far.
-type answer struct {
-	header   http.Header // the handler's map
-	status   int         // 0: not said yet
-	snapshot http.Header // header when status was said
-	declared int64       // its Content-Length, or -1
-	written  int64       // bytes of the body
-	kept     []byte      // the body for the record, unless notKept
-	notKept  bool
-	out      int64  // bytes of the body that went to the client
-	tail     []byte // with notKept: those that did not yet
-	broken   bool   // a 101, or bytes beyond Content-Length
-}
-
 var (
 	errOver   = fmt.Errorf("httpgate: the handler has returned: %w", http.ErrHandlerTimeout)
 	errHijack = fmt.Errorf("httpgate: a request with an idempotency key cannot be hijacked, since its answer must be recorded: %w", http.ErrNotSupported)
@@ -193,21 +179,10 @@ func (x *exchange) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// sniff sets the content type as net/http would: a replay has it too.
-func (a *answer) sniff(p []byte) {
-	_, typed := a.snapshot["Content-Type"]
-	if !typed && a.snapshot.Get("Content-Encoding") == "" && a.snapshot.Get("Transfer-Encoding") == "" {
-		a.snapshot["Content-Type"] = []string{http.DetectContentType(p)}
-	}
-}
-
 // pass sends what has been said so far, but for the last keep bytes.
 func (x *exchange) pass(keep int) {
 	a := &x.answer
-	pending := a.tail
-	if !a.notKept {
-		pending = a.kept[a.out:]
-	}
+	pending := a.pending()
 	n := max(len(pending)-keep, 0)
 	a.out += int64(n)
 	if x.begin() {
@@ -345,11 +320,7 @@ func (x *exchange) deliver(a *answer) {
 		return
 	}
 	x.sendHeader(a)
-	pending := a.tail
-	if !a.notKept {
-		pending = a.kept[a.out:]
-	}
-	if len(pending) > 0 {
+	if pending := a.pending(); len(pending) > 0 {
 		x.w.Write(pending)
 	}
 	setTrailers(x.w.Header(), a.snapshot, trailers)
@@ -394,75 +365,11 @@ func (x *exchange) run(ctx context.Context, next http.Handler) idempotency.Endin
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.over = true
-	if x.answer.status == 0 && x.frozen == nil {
-		x.say(http.StatusOK)
-	}
 	if x.frozen != nil { // the transaction's fate is the ending
 		return idempotency.UnknownEnding()
 	}
+	if x.answer.status == 0 {
+		x.say(http.StatusOK)
+	}
 	return x.ending(&x.answer)
-}
-
-// hasBody reports whether an answer of this status may have a body.
-func hasBody(status int) bool {
-	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
-}
-
-// trailers returns the trailers that the handler has set: those whose names it
-// had declared in the field Trailer, and those under http.TrailerPrefix.
-func (a *answer) trailers() http.Header {
-	var out http.Header
-	add := func(name string, lines []string) {
-		if len(lines) > 0 {
-			if out == nil {
-				out = make(http.Header)
-			}
-			out[http.CanonicalHeaderKey(name)] = slices.Clone(lines)
-		}
-	}
-	for _, line := range a.snapshot["Trailer"] {
-		for name := range strings.SplitSeq(line, ",") {
-			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
-			if !noTrailer(name) {
-				add(name, a.header[name])
-			}
-		}
-	}
-	for name, lines := range a.header {
-		if rest, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
-			add(rest, lines)
-		}
-	}
-	return out
-}
-
-// setTrailers adds trailers to h, after the body: those that header declares
-// by their names, the others as net/http wants undeclared ones.
-func setTrailers(h, header, trailers http.Header) {
-	for name, lines := range trailers {
-		if !declares(header, name) {
-			name = http.TrailerPrefix + name
-		}
-		h[name] = lines
-	}
-}
-
-func declares(header http.Header, trailer string) bool {
-	for _, line := range header["Trailer"] {
-		for name := range strings.SplitSeq(line, ",") {
-			if http.CanonicalHeaderKey(strings.TrimSpace(name)) == trailer {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// noTrailer names what may not be a trailer (RFC 9110, 6.5.1; as net/http).
-func noTrailer(name string) bool {
-	switch name {
-	case "", "Transfer-Encoding", "Content-Length", "Trailer":
-		return true
-	}
-	return false
 }

@@ -142,10 +142,8 @@ func (x *exchange) kept(h http.Header) http.Header {
 		}
 		out[name] = lines
 	}
-	for _, line := range h["Connection"] { // what it names is hop-by-hop too (RFC 9110, 7.6.1)
-		for name := range strings.SplitSeq(line, ",") {
-			delete(out, http.CanonicalHeaderKey(strings.TrimSpace(name)))
-		}
+	for name := range fieldNames(h["Connection"]) { // hop-by-hop too (RFC 9110, 7.6.1)
+		delete(out, name)
 	}
 	return out
 }

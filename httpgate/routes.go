@@ -123,11 +123,11 @@ func forms(r *http.Request) []*http.Request {
 // hostname returns host without its port.
 func hostname(host string) string {
 	u := url.URL{Host: host}
-	if name := u.Hostname(); strings.Contains(name, ":") {
+	name := u.Hostname()
+	if strings.Contains(name, ":") {
 		return "[" + name + "]"
-	} else {
-		return name
 	}
+	return name
 }
 
 // tidy reports whether every upstream reads r's method, host and path alike.

@@ -44,6 +44,8 @@ type writer struct {
 	gone   int         // how many of queue have left
 	closed atomic.Bool // set with mu held
 
+	locked atomic.Bool // others hold the file's lock, and a batch waits for it
+
 	// version is SQLite's data_version, which changes when another connection
 	// has written, and rival when it last did. Only the goroutine uses them.
 	version int64
@@ -242,6 +244,7 @@ func (w *writer) lock(ctx context.Context, enough func(busy error) bool) error {
 		err := w.ss.run("BEGIN IMMEDIATE")
 		switch {
 		case err == nil:
+			w.locked.Store(false)
 			return nil
 		case !isBusy(err):
 			w.rollback()
@@ -249,6 +252,7 @@ func (w *writer) lock(ctx context.Context, enough func(busy error) bool) error {
 		case enough(err):
 			return err
 		}
+		w.locked.Store(true)
 		// Short at first, then an eighth of the time waited so far.
 		if !w.pause(ctx, min(max(time.Since(started)/8, minPause), maxPause)) {
 			return ErrClosed
