@@ -50,7 +50,11 @@ type exchange struct {
 	whole   bool // hold all of the answer: the record is written inside a transaction
 	sent    bool // the header has gone out
 	gone    bool // the client has hung up; the work goes on
+	slow    bool // it was cut off, since it held up the work
 	over    bool // the handler has returned
+
+	deadline time.Time     // of the attempt
+	held     time.Duration // for which the client has held it up
 }
 
 var (
@@ -184,7 +188,7 @@ func (x *exchange) pass(keep int) {
 	if x.begin() {
 		x.sendHeader(a)
 		if n > 0 {
-			if _, err := x.w.Write(pending[:n]); err != nil {
+			if err := x.patiently(func() error { _, err := x.w.Write(pending[:n]); return err }); err != nil {
 				x.gone = true
 			}
 		}
@@ -236,7 +240,7 @@ func (x *exchange) FlushError() error {
 	x.pass(keep)
 	if x.begin() {
 		defer x.sending.Store(false)
-		if err := x.rc.Flush(); err != nil {
+		if err := x.patiently(x.rc.Flush); err != nil {
 			if errors.Is(err, http.ErrNotSupported) {
 				return err
 			}
@@ -309,6 +313,9 @@ func (x *exchange) deliver(a *answer) {
 	if !x.sent && hasBody(a.status) && a.declared < 0 && len(trailers) == 0 && a.snapshot["Transfer-Encoding"] == nil {
 		a.snapshot["Content-Length"] = []string{strconv.FormatInt(a.written, 10)}
 	}
+	if x.slow {
+		panic(http.ErrAbortHandler)
+	}
 	if x.gone {
 		return
 	}
@@ -350,6 +357,9 @@ func (x *exchange) run(ctx context.Context, next http.Handler) idempotency.Endin
 			x.mu.Unlock()
 		}
 	}()
+	x.mu.Lock()
+	x.deadline, _ = ctx.Deadline() // Gate.Do sets one
+	x.mu.Unlock()
 	next.ServeHTTP(x, x.r.WithContext(context.WithValue(ctx, exchangeKey{}, x)))
 	returned = true
 	x.mu.Lock()

@@ -24,6 +24,7 @@ type Middleware struct {
 	limits   []*limit
 	names    *patterns // all patterns, for limits by route
 	drop     map[string]bool
+	single   []string // fields that say who is calling
 	log      *slog.Logger
 }
 
@@ -54,6 +55,7 @@ func New(c Config) (*Middleware, error) {
 		fault(fmt.Sprintf("Routes[%q]", s), err)
 	}
 
+	callers := slices.Concat(id.tenant, id.user)
 	names, byRoute := list, false
 	rules := make(map[string]bool)
 	for i, l := range c.Limits {
@@ -67,6 +69,14 @@ func New(c Config) (*Middleware, error) {
 		m.limits = append(m.limits, ready)
 		names = append(names, l.Routes...)
 		byRoute = byRoute || slices.Contains(l.By, "route")
+		if slices.Contains(l.By, "api_key") {
+			callers = append(callers, id.apiKey...)
+		}
+	}
+	for _, s := range callers {
+		if (s.kind == fromHeader || s.kind == fromHash) && !slices.Contains(m.single, s.name) {
+			m.single = append(m.single, s.name)
+		}
 	}
 	if byRoute && len(faults) == 0 {
 		slices.Sort(names)
@@ -158,7 +168,8 @@ func (m *Middleware) options(fault func(where string, err error)) {
 // hangs up nor the server's time-outs end it, but KeyPolicy.Policy.Timeout
 // does. Its answer is recorded before the client has the end of it: up to 64
 // KiB are held back; longer and flushed answers go out as they come, but for
-// their end. Hijack is refused. When the attempt has panicked, the panic goes
+// their end. A client that holds up the work for half of that time by not
+// reading is cut off; the work goes on. Hijack is refused. When the attempt has panicked, the panic goes
 // on in the server's goroutine, with its value; an answer that began to go out
 // and cannot be given as a whole ends in http.ErrAbortHandler.
 //
@@ -172,11 +183,17 @@ func (m *Middleware) Wrap(next http.Handler) http.Handler {
 }
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	echo := r.Header[KeyField]
+	r, hopKey := endToEnd(r)
 	if preflight(r) {
 		next.ServeHTTP(w, r)
 		return
 	}
-	c := call{m: m, w: w, r: r, echo: r.Header[KeyField]}
+	c := call{m: m, w: w, r: r, echo: echo}
+	if name := m.ambiguous(r); name != "" {
+		c.refuse(problemCallerUnknown("The request has more than one " + name + ", which says who is calling. Nothing was executed."))
+		return
+	}
 	forms := forms(r)
 	policy, mode := m.policyFor(forms)
 	charges, lacks := m.charges(r, forms)
@@ -186,6 +203,8 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	_, present := r.Header[KeyField]
 	switch {
+	case mode != Off && hopKey:
+		c.charged(charges, problemKeyMalformed(errHopKey))
 	case mode != Off && present:
 		c.keyed(policy, charges, next)
 	case mode == Required:
@@ -195,6 +214,19 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	default:
 		c.unkeyed(charges, next)
 	}
+}
+
+// ambiguous returns the name of a field that says who is calling and is there
+// more than once, or "". One party would take the first line, another the last
+// or all of them: then a limit counts, and a key belongs to, somebody else than
+// the caller that the service sees.
+func (m *Middleware) ambiguous(r *http.Request) string {
+	for _, name := range m.single {
+		if len(r.Header[name]) > 1 {
+			return name
+		}
+	}
+	return ""
 }
 
 // preflight reports whether r is a CORS preflight (Fetch standard, 3.3.2).

@@ -119,7 +119,7 @@ func (m *Middleware) subject(r *http.Request, forms []*http.Request, by []byPart
 		case p.name == "ip":
 			v = m.id.ipSubject(r)
 		case p.name == "route":
-			v = m.names.match(forms[len(forms)-1])
+			v = m.names.match(forms[min(1, len(forms)-1)]) // all spellings of a path have this one
 		}
 		switch {
 		case ok:

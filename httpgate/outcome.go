@@ -117,7 +117,9 @@ func (x *exchange) result(a *answer) idempotency.Result {
 	if a.notKept {
 		return res
 	}
-	payload, err := Answer{Header: x.kept(a.snapshot), Trailer: a.trailers(), Body: a.kept, Origin: x.origin}.Encode()
+	trailers := a.trailers()
+	maps.DeleteFunc(trailers, func(name string, _ []string) bool { return x.m.neverReplayed(name) })
+	payload, err := Answer{Header: x.kept(a.snapshot), Trailer: trailers, Body: a.kept, Origin: x.origin}.Encode()
 	if err != nil { // fields without bound
 		res.NotKept = true
 		return res

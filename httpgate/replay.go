@@ -81,6 +81,9 @@ func (m *Middleware) replay(w http.ResponseWriter, r *http.Request, rec idempote
 	if v, ok := retryAfter(a.Header, rec); ok {
 		h["Retry-After"] = []string{v}
 	}
+	if _, ok := h["Content-Type"]; !ok {
+		h["Content-Type"] = nil // net/http must not guess one that the first answer did not have
+	}
 	h[ReplayedField] = []string{"true"}
 	h[ExpiresField] = []string{rec.Expires.UTC().Format(http.TimeFormat)}
 	body := hasBody(res.Status)

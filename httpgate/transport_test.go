@@ -233,9 +233,8 @@ func TestNothingIsSentWithoutTheKey(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { received.Add(1) }))
 	defer up.Close()
 	p := proxyTo(t, up.URL)
-	paused := make(chan struct{})
 	r := newRig(t, func(w http.ResponseWriter, r *http.Request) {
-		<-paused // until long after the lease
+		<-time.After(100 * time.Millisecond) // long after the lease
 		p.ServeHTTP(w, r)
 	}, func(c *Config, o *escapement.Options) {
 		o.RecordsDeadline = 50 * time.Millisecond
@@ -243,7 +242,6 @@ func TestNothingIsSentWithoutTheKey(t *testing.T) {
 	})
 	p.ErrorHandler = r.m.UpstreamError
 	r.records.setExtend(errAway)
-	time.AfterFunc(100*time.Millisecond, func() { close(paused) })
 	r.post("/x", "k", "{}").problem(t, 503, "store-unavailable")
 	r.records.setExtend(nil)
 	if n := received.Load(); n != 0 {

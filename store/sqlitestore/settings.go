@@ -8,9 +8,13 @@ import (
 	"github.com/escapement-dev/escapement/idempotency"
 )
 
-// Get implements idempotency.Settings.
+// Get implements idempotency.Settings. It fails where writing would because the
+// file is not in its place any more.
 func (s *Store) Get(ctx context.Context, name string) (value []byte, version int64, err error) {
 	err = s.read(ctx, func(ss session, _ time.Time) (err error) {
+		if err := s.files.check(); err != nil {
+			return err
+		}
 		value, version, err = setting(ctx, ss, name)
 		return err
 	})

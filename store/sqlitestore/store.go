@@ -18,6 +18,7 @@ import (
 type Store struct {
 	o     Options
 	file  string
+	files identity
 	owned *sql.DB // only where Open made it
 	conn  *sql.Conn
 	w     *writer
