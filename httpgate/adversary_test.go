@@ -2,6 +2,7 @@ package httpgate
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -193,5 +195,43 @@ func TestTooLargeOnItsWay(t *testing.T) {
 	}
 	if p := rep.problem(t, http.StatusRequestEntityTooLarge, "request-too-large"); strings.Contains(p["detail"].(string), "Nothing was executed") {
 		t.Error(p)
+	}
+}
+
+// F8 counts when the request is written, not when a connection is asked for:
+// one that was long in coming is not used if the lease is over by then.
+func TestNothingIsSentOverALateConnection(t *testing.T) {
+	var received atomic.Int32
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { received.Add(1) }))
+	defer up.Close()
+	u, err := url.Parse(up.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		<-time.After(100 * time.Millisecond) // long after the lease
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}
+	for _, unknown := range []idempotency.OnUnknown{idempotency.Retry, idempotency.Hold} {
+		tr := NewTransport(slow)
+		defer tr.CloseIdleConnections()
+		p := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(u) }, Transport: tr}
+		r := newRig(t, p.ServeHTTP, func(c *Config, o *escapement.Options) {
+			o.RecordsDeadline = 50 * time.Millisecond
+			c.Keys.Policy = policyWith(func(p *escapement.Policy) {
+				p.Terms.Lease, p.Terms.OnUnknown = 20*time.Millisecond, unknown
+			})
+		})
+		p.ErrorHandler = r.m.UpstreamError
+		r.records.setExtend(errAway)
+		for _, body := range []string{"", "{}"} {
+			r.post("/x"+body, "k", body).problem(t, 503, "store-unavailable")
+		}
+		r.records.setExtend(nil)
+		if n := received.Load(); n != 0 {
+			t.Fatalf("sent %d times", n)
+		}
+		r.post("/x", "k", "").want(t, 200, "")
+		received.Store(0)
 	}
 }
