@@ -3,6 +3,7 @@ package httpgate
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -121,40 +122,43 @@ func TestReplayedTrailers(t *testing.T) {
 func TestClientThatDoesNotRead(t *testing.T) {
 	whole := strings.Repeat("0123456789abcdef", 1<<20)
 	for _, declared := range []bool{false, true} {
-		r := newRig(t, func(w http.ResponseWriter, r *http.Request) {
-			if declared {
-				w.Header().Set("Content-Length", strconv.Itoa(len(whole)))
-			}
-			for rest := whole; rest != ""; rest = rest[32<<10:] {
-				io.WriteString(w, rest[:32<<10])
-				if r.Context().Err() != nil { // as a proxy does
-					panic(http.ErrAbortHandler)
+		t.Run(fmt.Sprintf("declared=%v", declared), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, func(w http.ResponseWriter, r *http.Request) {
+				if declared {
+					w.Header().Set("Content-Length", strconv.Itoa(len(whole)))
 				}
+				for rest := whole; rest != ""; rest = rest[32<<10:] {
+					io.WriteString(w, rest[:32<<10])
+					if r.Context().Err() != nil { // as a proxy does
+						panic(http.ErrAbortHandler)
+					}
+				}
+			}, func(c *Config, _ *escapement.Options) {
+				c.Keys.MaxAnswer = LargestMaxAnswer
+				c.Keys.Policy = policyWith(func(p *escapement.Policy) { p.Timeout = 4 * time.Second })
+			})
+			conn, err := net.Dial("tcp", r.srv.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
 			}
-		}, func(c *Config, _ *escapement.Options) {
-			c.Keys.MaxAnswer = LargestMaxAnswer
-			c.Keys.Policy = policyWith(func(p *escapement.Policy) { p.Timeout = time.Second })
+			defer conn.Close()
+			io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nX-Tenant: acme\r\nContent-Type: application/json\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n")
+			eventually(t, "the outcome", func() bool {
+				return r.recordCount() == 1 && r.record().State != idempotency.Held
+			})
+			if rep := r.post("/", "k", ""); rep.status != 200 || rep.body != whole || rep.header.Get(ReplayedField) != "true" {
+				t.Errorf("%d, %d bytes", rep.status, len(rep.body))
+			}
+			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b, err := io.ReadAll(res.Body); err == nil {
+				t.Errorf("the cut answer looks whole: %d bytes", len(b))
+			}
+			res.Body.Close()
 		})
-		conn, err := net.Dial("tcp", r.srv.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nX-Tenant: acme\r\nContent-Type: application/json\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n")
-		eventually(t, "the outcome", func() bool {
-			return r.recordCount() == 1 && r.record().State != idempotency.Held
-		})
-		if rep := r.post("/", "k", ""); rep.status != 200 || rep.body != whole || rep.header.Get(ReplayedField) != "true" {
-			t.Errorf("%d, %d bytes", rep.status, len(rep.body))
-		}
-		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if b, err := io.ReadAll(res.Body); err == nil {
-			t.Errorf("the cut answer looks whole: %d bytes", len(b))
-		}
-		res.Body.Close()
 	}
 }
 
