@@ -2,11 +2,16 @@ package httpgate
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -167,5 +172,66 @@ func TestPatternsThatNeverMatch(t *testing.T) {
 		if _, err := newPatterns([]string{s}); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Of a body that went on as it came, and turned out too large, nobody says that
+// nothing was executed.
+func TestTooLargeOnItsWay(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) }))
+	defer up.Close()
+	u, err := url.Parse(up.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := NewTransport(nil)
+	defer tr.CloseIdleConnections()
+	p := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(u) }, Transport: tr}
+	r := newRig(t, p.ServeHTTP, func(c *Config, _ *escapement.Options) { c.MaxRequest = 1000 })
+	p.ErrorHandler = r.m.UpstreamError
+	rep, err := r.try("POST", "/", io.MultiReader(strings.NewReader(strings.Repeat("x", 2000)))) // of unknown length
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := rep.problem(t, http.StatusRequestEntityTooLarge, "request-too-large"); strings.Contains(p["detail"].(string), "Nothing was executed") {
+		t.Error(p)
+	}
+}
+
+// F8 counts when the request is written, not when a connection is asked for:
+// one that was long in coming is not used if the lease is over by then.
+func TestNothingIsSentOverALateConnection(t *testing.T) {
+	var received atomic.Int32
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { received.Add(1) }))
+	defer up.Close()
+	u, err := url.Parse(up.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		<-time.After(100 * time.Millisecond) // long after the lease
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}
+	for _, unknown := range []idempotency.OnUnknown{idempotency.Retry, idempotency.Hold} {
+		tr := NewTransport(slow)
+		defer tr.CloseIdleConnections()
+		p := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(u) }, Transport: tr}
+		r := newRig(t, p.ServeHTTP, func(c *Config, o *escapement.Options) {
+			o.RecordsDeadline = 50 * time.Millisecond
+			c.Keys.Policy = policyWith(func(p *escapement.Policy) {
+				p.Terms.Lease, p.Terms.OnUnknown = 20*time.Millisecond, unknown
+			})
+		})
+		p.ErrorHandler = r.m.UpstreamError
+		r.records.setExtend(errAway)
+		for _, body := range []string{"", "{}"} {
+			r.post("/x"+body, "k", body).problem(t, 503, "store-unavailable")
+		}
+		r.records.setExtend(nil)
+		if n := received.Load(); n != 0 {
+			t.Fatalf("sent %d times", n)
+		}
+		r.post("/x", "k", "").want(t, 200, "")
+		received.Store(0)
 	}
 }

@@ -2,9 +2,11 @@ package httpgate
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"strings"
@@ -32,7 +34,8 @@ var ErrNotSent = errors.New("httpgate: nothing was sent")
 //   - A keyed request asks for an answer without content coding, and none is
 //     asked for that the client did not.
 //   - Right before sending it makes sure that the attempt still has its key
-//     (see escapement.Run.Hold).
+//     (see escapement.Run.Hold): before it asks for a connection and, over
+//     HTTP/1, again when it has one, since that may take long.
 //
 // Use it in an httputil.ReverseProxy behind a [Middleware], with
 // [Middleware.UpstreamError] as its ErrorHandler. It is safe for concurrent
@@ -67,8 +70,17 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
 	run := escapement.RunFrom(ctx)
 	var connected atomic.Bool
+	var lost error // why the attempt must not send, found when the connection was there
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+		GotConn: func(c httptrace.GotConnInfo) {
+			if run != nil && !multiplexed(c.Conn) { // called by RoundTrip itself, before it writes
+				if lost = run.Hold(req.Context()); lost != nil {
+					c.Conn.Close()
+					return
+				}
+			}
+			connected.Store(true)
+		},
 	})
 	out := req.WithContext(ctx)
 	out.GetBody = nil
@@ -92,9 +104,18 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp, err := via.RoundTrip(out)
 	if err != nil && !connected.Load() {
+		if lost != nil {
+			err = lost
+		}
 		err = fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	return resp, err
+}
+
+// multiplexed reports whether other requests may be using the connection.
+func multiplexed(c net.Conn) bool {
+	t, ok := c.(*tls.Conn)
+	return ok && t.ConnectionState().NegotiatedProtocol == "h2"
 }
 
 // xKeyField is the other name by which http.Transport knows a key.
@@ -122,7 +143,9 @@ func (m *Middleware) UpstreamError(w http.ResponseWriter, r *http.Request, err e
 		m.Refuse(w, r, problemUnreachable("no"))
 	case errors.As(err, &tooLarge):
 		Report(r.Context(), Unknown)
-		m.Refuse(w, r, problemTooLarge(tooLarge.Limit))
+		p := problemTooLarge(tooLarge.Limit)
+		p.Detail = strings.Replace(p.Detail, "Nothing was executed.", "Its beginning was passed on: nobody knows what became of that.", 1)
+		m.Refuse(w, r, p)
 	case errors.Is(err, context.DeadlineExceeded):
 		Report(r.Context(), Unknown)
 		m.Refuse(w, r, problemTimeout())

@@ -27,24 +27,23 @@ func (s *Store) Sweep(ctx context.Context, limit int) (removed int, err error) {
 			n, err = sweep(context.Background(), ss, min(limit-removed, sweepRecords), now)
 			return err
 		})
-		if err != nil {
+		removed += n
+		if err != nil || n == 0 {
 			return removed, err
 		}
-		if n == 0 {
-			return removed, nil
-		}
-		removed += n
 	}
 	return removed, nil
 }
 
 func sweep(ctx context.Context, ss session, limit int, now time.Time) (int, error) {
 	var due []row
+	var bad error
 	room := int64(sweepBytes)
 	err := ss.query(ctx, selectDue, func(v []any) (bool, error) {
 		r, err := readRow(v[:resultColumns])
 		if err != nil {
-			return false, damaged(r.Key.ID, err)
+			bad = damaged(r.Key.ID, err)
+			return true, nil
 		}
 		due = append(due, r)
 		size, _ := v[resultColumns].(int64)
@@ -70,7 +69,10 @@ func sweep(ctx context.Context, ss session, limit int, now time.Time) (int, erro
 		}
 		n++
 	}
-	return n, nil
+	if n == 0 {
+		return 0, bad
+	}
+	return n, nil // the last piece finds what is bad again
 }
 
 // listScan is how many records one page looks at, at least, where the filter

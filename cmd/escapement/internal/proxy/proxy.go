@@ -54,6 +54,7 @@ const (
 type Proxy struct {
 	reverse   *httputil.ReverseProxy
 	transport *httpgate.Transport
+	below     bool // the upstream's URL has a path
 }
 
 // New returns a Proxy. It opens no connection.
@@ -75,7 +76,7 @@ func New(o Options) *Proxy {
 		// and it is known which.
 		TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
 	}
-	p := &Proxy{transport: httpgate.NewTransport(base)}
+	p := &Proxy{transport: httpgate.NewTransport(base), below: strings.Trim(o.Upstream.Path, "/") != ""}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:      func(r *httputil.ProxyRequest) { rewrite(r, o.Upstream, o.Trusted) },
 		Transport:    p.transport,
@@ -86,8 +87,38 @@ func New(o Options) *Proxy {
 	return p
 }
 
-// ServeHTTP implements http.Handler.
-func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.reverse.ServeHTTP(w, r) }
+// ServeHTTP implements http.Handler. It refuses a path that would leave that
+// of the upstream's URL.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if p.below && climbs(r.URL.Path) {
+		http.Error(w, "the path leads out of this service", http.StatusBadRequest)
+		return
+	}
+	p.reverse.ServeHTTP(w, r)
+}
+
+// climbs reports whether an upstream that resolves dot segments would take path
+// for one above its beginning: behind a prefix, that is another place than the
+// one that was judged.
+func climbs(path string) bool {
+	if !strings.Contains(path, "..") {
+		return false
+	}
+	depth := 0
+	for s := range strings.SplitSeq(strings.ReplaceAll(path, `\`, "/"), "/") {
+		s, _, _ = strings.Cut(s, ";") // path parameters
+		switch s {
+		case "", ".":
+		case "..":
+			if depth--; depth < 0 {
+				return true
+			}
+		default:
+			depth++
+		}
+	}
+	return false
+}
 
 // Close closes the connections that are not in use.
 func (p *Proxy) Close() { p.transport.CloseIdleConnections() }
