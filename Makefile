@@ -38,7 +38,7 @@ bench: ## measure, side by side with others (see docs/PERFORMANCE.md)
 	@scripts/bench
 
 soak: ## the random campaigns at full length (hours)
-	ESCAPEMENT_SOAK=1 $(GO) test -shuffle=on -timeout 12h -v -run 'Soak|Kill|Explore|Machine|History|Hostile|TestT' work
+	ESCAPEMENT_SOAK=1 $(GO) test -shuffle=on -timeout 12h work
 
 tidy: ## tidy the go.mod files of all modules
 	@scripts/tidy
