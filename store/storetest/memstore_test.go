@@ -1,0 +1,31 @@
+package storetest_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/store/memstore"
+	"github.com/escapement-dev/escapement/store/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// memory is the harness of memstore.
+func memory() storetest.Harness {
+	return storetest.Harness{
+		New:  func(t testing.TB, clock *storetest.Clock) idempotency.Store { return newRecords(t, clock) },
+		Caps: storetest.Capabilities{Steps: true, Keeper: true, Settings: true},
+	}
+}
+
+func newRecords(t testing.TB, clock *storetest.Clock) *memstore.Records {
+	s, err := memstore.NewRecords(memstore.RecordsOptions{Now: clock.Now})
+	if err != nil {
+		t.Fatalf("memstore.NewRecords: %v", err)
+	}
+	return s
+}
+
+func TestMemstore(t *testing.T) { storetest.Run(t, memory()) }
