@@ -2,6 +2,8 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 )
 
@@ -34,6 +36,26 @@ type Charge struct {
 	Cost int64
 	// Kind is read by the Gate; stores do not look at it.
 	Kind Kind
+}
+
+// Validate names every fault of the charge and of its rule, one per line; nil
+// if there is none. It never prints the subject. Stores refuse a charge that is
+// not valid with this error, before anything changes.
+func (c Charge) Validate() error {
+	faults := []error{c.Rule.Validate()}
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("rule %q: "+format, append([]any{cut(c.Rule.Name)}, args...)...))
+	}
+	if len(c.Subject) > MaxSubject {
+		fault("subject of %d bytes: want at most %d", len(c.Subject), MaxSubject)
+	}
+	if c.Cost < 0 {
+		fault("cost %d: want 0 (look only) or more", c.Cost)
+	}
+	if c.Kind > Executions {
+		fault("kind %d: want requests (%d) or executions (%d)", c.Kind, Requests, Executions)
+	}
+	return errors.Join(faults...)
 }
 
 // Level is what one charge's rule says.
