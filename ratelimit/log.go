@@ -16,7 +16,8 @@ func (s *State) live(now, window int64) int {
 	return len(e) - sort.Search(len(e), func(i int) bool { return e[i] > now-window })
 }
 
-func (r *Rule) takeLog(s *State, cost, now int64, l *Level) (changed bool) {
+// takeLog is TakeAt for a log. Without commit, an allowed charge is not added.
+func (r *Rule) takeLog(s *State, cost, now int64, commit bool, l *Level) (changed bool) {
 	window := micros(r.Window)
 	l.Never = cost > r.Quota
 	if cost > 0 && !l.Never {
@@ -31,7 +32,11 @@ func (r *Rule) takeLog(s *State, cost, now int64, l *Level) (changed bool) {
 	case cost == 0:
 		l.Allowed = true
 	case owed+cost <= r.Quota:
-		l.Allowed, changed = true, true
+		l.Allowed = true
+		if !commit {
+			break
+		}
+		changed = true
 		if s.absent() {
 			s.Since = max(now, s.Since)
 		}

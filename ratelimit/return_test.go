@@ -93,6 +93,9 @@ func TestReturnInDoubtGivesNothing(t *testing.T) {
 	changed, _ := other.Take(s, 1, at(epoch)) // refused, but restated
 	stepped, _ := tenPerSecond.Take(s, 1, at(epoch-1))
 	logged, lrc := take(t, log, ratelimit.State{}, 5, epoch)
+	small, src := take(t, tenPerSecond, ratelimit.State{}, 5, epoch)
+	small, _ = take(t, other, small, 1, epoch)
+	small, _ = take(t, tenPerSecond, small, 1, epoch) // both rates admitted
 	cases := []struct {
 		name string
 		rule ratelimit.Rule
@@ -109,6 +112,7 @@ func TestReturnInDoubtGivesNothing(t *testing.T) {
 		{"another rate in the rule", other, s, 20, rc, epoch},
 		{"another rate in the state", tenPerSecond, changed, 20, rc, epoch},
 		{"another rate in both", other, changed, 20, rc, epoch},
+		{"another rate in between", tenPerSecond, small, 5, src, epoch},
 		{"another algorithm", log, s, 20, rc, epoch},
 		{"the clock stepped back, seen by a take", tenPerSecond, stepped, 20, rc, epoch - 1},
 		{"the clock stepped back, not seen yet", tenPerSecond, s, 20, rc, epoch - 1},

@@ -129,16 +129,42 @@ func (r Rule) Take(s State, cost int64, now time.Time) (State, Level) {
 // 1970, the log's memory is reused, and of l everything but Rule and Subject
 // is set. It reports whether s has changed. It allocates only to grow a log.
 func (r *Rule) TakeAt(s *State, cost, now int64, l *Level) bool {
+	switch {
+	case !r.ready(cost, l):
+		return false
+	case r.Algorithm == SlidingWindowLog:
+		return r.takeLog(s, cost, now, true, l)
+	}
+	return r.takeBucket(s, cost, now, l)
+}
+
+// LookAt says in l whether [Rule.TakeAt] would allow the cost, and when, and
+// changes nothing else. Remaining and ResetAfter may be those before or after
+// the charge.
+func (r *Rule) LookAt(s *State, cost, now int64, l *Level) {
+	if !r.ready(cost, l) {
+		return
+	}
+	c := *s
+	if r.Algorithm != SlidingWindowLog {
+		r.takeBucket(&c, cost, now, l)
+		return
+	}
+	if s.isLog() && s.Arrival > now {
+		c.Log, c.Head = slices.Clone(s.entries()), 0 // to be brought to the present
+	}
+	r.takeLog(&c, cost, now, false, l)
+}
+
+// ready clears l, and refuses for ever what no valid rule and charge ask.
+func (r *Rule) ready(cost int64, l *Level) bool {
 	l.Allowed, l.Never = false, false
 	l.Remaining, l.RetryAfter, l.ResetAfter = 0, 0, 0
 	if cost < 0 || r.Algorithm > SlidingWindowLog || r.Quota < 1 || r.Window < time.Microsecond || r.Capacity() < 1 {
 		l.Never = true
 		return false
 	}
-	if r.Algorithm == SlidingWindowLog {
-		return r.takeLog(s, cost, now, l)
-	}
-	return r.takeBucket(s, cost, now, l)
+	return true
 }
 
 // Receipt is what [Rule.Return] needs to know about a charge that was just
