@@ -13,7 +13,8 @@ import (
 // diff names the fields in which two records differ, or returns "". Fields
 // that only the rule reads are left out, since a store may keep them in
 // another form, and what they lead to is tested: Marks, Found, FoundLease,
-// FoundSteps, Released, Revision, and a Held record's Result.
+// FoundSteps, Released, Revision, a Held record's Result, and when a Shrunk one
+// was written.
 func diff(got, want idempotency.Record) string {
 	g, w := fields(got), fields(want)
 	var out []string
@@ -39,8 +40,12 @@ func fields(r idempotency.Record) []field {
 		{"Takeover", fmt.Sprint(r.Takeover)},
 		{"LeaseEnd", stamp(r.LeaseEnd)},
 		{"Created", stamp(r.Created)},
-		{"Updated", stamp(r.Updated)},
 		{"AsOf", stamp(r.AsOf)},
+	}
+	if r.State != idempotency.Shrunk { // it is shrunk when read, or by a Sweep
+		f = append(f, field{"Updated", stamp(r.Updated)})
+	} else {
+		f = append(f, field{"Updated", "none"})
 	}
 	prints := make([]string, 0, len(r.Prints))
 	for _, p := range r.Prints {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +22,10 @@ type env struct {
 	h     Harness
 	clock *Clock
 	s     idempotency.Store
+
+	mu      sync.Mutex
+	current context.Context // ends with the patience
+	since   time.Time
 }
 
 func newEnv(t testing.TB, h Harness) *env {
@@ -29,11 +34,16 @@ func newEnv(t testing.TB, h Harness) *env {
 	return &env{TB: t, h: h, clock: clock, s: h.New(t, clock)}
 }
 
-// ctx ends with the patience.
+// ctx returns a context that lasts for at least half of the patience.
 func (e *env) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	e.Cleanup(cancel)
-	return ctx
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.current == nil || time.Since(e.since) > patience/2 {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		e.Cleanup(cancel)
+		e.current, e.since = ctx, time.Now()
+	}
+	return e.current
 }
 
 func (e *env) steps() idempotency.StepStore   { return e.s.(idempotency.StepStore) }

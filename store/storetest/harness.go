@@ -111,6 +111,7 @@ func Cases(h Harness) []Case {
 			capabilityCases, reserveCases, unknownCases, notRunCases, withdrawCases,
 			fenceCases, batchCases, expiryCases, stepCases, listCases, settleCases,
 			settingCases, payloadCases, propertyCases, faultCases, reopenCases,
+			machineCases,
 		} {
 			add(list)
 		}

@@ -308,7 +308,7 @@ var settleCases = []Case{
 		}
 		e.start(again(c))
 	}),
-	recordCase("F9FailsFirstWriterWins", needsKeeper, func(e *env) {
+	recordCase("F9FirstWriterWins", needsKeeper, func(e *env) {
 		c := claim(testKey(1), idempotency.Hold)
 		e.end(e.start(c), idempotency.UnknownEnding())
 		e.clock.Advance(quiet)

@@ -1,6 +1,7 @@
 package storetest_test
 
 import (
+	"flag"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -10,7 +11,16 @@ import (
 	"github.com/escapement-dev/escapement/store/storetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// The mutants fail on purpose: no files about it, and no long search for
+	// the shortest way to it.
+	for name, value := range map[string]string{"rapid.nofailfile": "true", "rapid.shrinktime": "20ms"} {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // memory is the harness of memstore.
 func memory() storetest.Harness {
