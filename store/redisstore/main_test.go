@@ -1,0 +1,65 @@
+package redisstore_test
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/escapement-dev/escapement/store/redisstore"
+	"github.com/escapement-dev/escapement/store/redisstore/internal/redistest"
+	"github.com/escapement-dev/escapement/store/storetest"
+)
+
+// shared is a server for all tests that do not hurt theirs.
+var shared *redistest.Server
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "redisstore")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		if shared, err = redistest.New(dir, "--appendfsync", "no"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		code := m.Run()
+		shared.Kill()
+		if err := goleak.Find(); err != nil && code == 0 {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return code
+	}())
+}
+
+var prefixes atomic.Int64
+
+// open returns a store on the server with a prefix of its own.
+func open(t testing.TB, url string, clock *storetest.Clock) *redisstore.Store {
+	t.Helper()
+	return openAt(t, url, fmt.Sprintf("test%d:", prefixes.Add(1)), clock)
+}
+
+func openAt(t testing.TB, url, prefix string, clock *storetest.Clock) *redisstore.Store {
+	t.Helper()
+	o := redisstore.Options{Prefix: prefix}
+	if clock != nil {
+		o.Now = clock.Now
+	}
+	s, err := redisstore.Open(url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
