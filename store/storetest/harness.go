@@ -111,8 +111,13 @@ func Cases(h Harness) []Case {
 			capabilityCases, reserveCases, unknownCases, notRunCases, withdrawCases,
 			fenceCases, batchCases, expiryCases, stepCases, listCases, settleCases,
 			settingCases, payloadCases, propertyCases, faultCases, reopenCases,
-			machineCases,
+			historyCases, machineCases,
 		} {
+			add(list)
+		}
+	}
+	if h.NewLimits != nil {
+		for _, list := range [][]Case{limitCases, limitPropertyCases, limitHistoryCases, limitMachineCases} {
 			add(list)
 		}
 	}

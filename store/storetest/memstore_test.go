@@ -7,6 +7,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/ratelimit"
 	"github.com/escapement-dev/escapement/store/memstore"
 	"github.com/escapement-dev/escapement/store/storetest"
 )
@@ -25,9 +26,18 @@ func TestMain(m *testing.M) {
 // memory is the harness of memstore.
 func memory() storetest.Harness {
 	return storetest.Harness{
-		New:  func(t testing.TB, clock *storetest.Clock) idempotency.Store { return newRecords(t, clock) },
-		Caps: storetest.Capabilities{Steps: true, Keeper: true, Settings: true},
+		New:       func(t testing.TB, clock *storetest.Clock) idempotency.Store { return newRecords(t, clock) },
+		NewLimits: func(t testing.TB, clock *storetest.Clock) ratelimit.Store { return newLimits(t, clock) },
+		Caps:      storetest.Capabilities{Steps: true, Keeper: true, Settings: true},
 	}
+}
+
+func newLimits(t testing.TB, clock *storetest.Clock) *memstore.Limits {
+	s, err := memstore.NewLimits(memstore.LimitsOptions{Now: clock.Now})
+	if err != nil {
+		t.Fatalf("memstore.NewLimits: %v", err)
+	}
+	return s
 }
 
 func newRecords(t testing.TB, clock *storetest.Clock) *memstore.Records {

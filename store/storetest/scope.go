@@ -11,14 +11,30 @@ import (
 	"pgregory.net/rapid"
 )
 
-// scope is a testing.TB for one run of a property: it fails the run, and
-// cleans up after it.
-type scope struct {
+// scopedTB is a testing.TB for one of many runs, which cleans up after each.
+type scopedTB struct {
 	testing.TB
-	to *rapid.T
 
 	mu       sync.Mutex
 	cleanups []func()
+}
+
+func (s *scopedTB) Cleanup(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cleanups = append(s.cleanups, f)
+}
+
+func (s *scopedTB) close() {
+	for i := len(s.cleanups) - 1; i >= 0; i-- {
+		s.cleanups[i]()
+	}
+}
+
+// scope is one run of a property: what fails is the run.
+type scope struct {
+	scopedTB
+	to *rapid.T
 }
 
 func (s *scope) Helper()                   {}
@@ -31,18 +47,6 @@ func (s *scope) Fatalf(f string, a ...any) { s.to.Fatalf(f, a...) }
 func (s *scope) Fail()                     { s.to.Fail() }
 func (s *scope) FailNow()                  { s.to.FailNow() }
 func (s *scope) Failed() bool              { return s.to.Failed() }
-
-func (s *scope) Cleanup(f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cleanups = append(s.cleanups, f)
-}
-
-func (s *scope) close() {
-	for i := len(s.cleanups) - 1; i >= 0; i-- {
-		s.cleanups[i]()
-	}
-}
 
 // explore runs prop many times, until every one of the kinds has been counted
 // at least once: a kind of step that never succeeded has not been tested.
@@ -62,7 +66,7 @@ func explore(t testing.TB, h Harness, kinds []string, prop func(s *scope, rt *ra
 	begin := time.Now()
 	for round := 0; ; round++ {
 		rapid.Check(t, func(rt *rapid.T) {
-			s := &scope{TB: t, to: rt}
+			s := &scope{scopedTB: scopedTB{TB: t}, to: rt}
 			defer s.close()
 			prop(s, rt, func(kind string) { counts[kind]++ })
 		})
