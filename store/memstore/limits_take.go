@@ -29,11 +29,15 @@ func (m *Limits) store(sh *limitShard, v *view, hash uint64, c *ratelimit.Charge
 
 // reserve counts n new subjects, if there is room for all of them.
 func (m *Limits) reserve(n int) bool {
-	if m.live.Add(int64(n)) > m.max {
-		m.live.Add(int64(-n))
-		return false
+	for {
+		held := m.live.Load()
+		if held+int64(n) > m.max {
+			return false
+		}
+		if m.live.CompareAndSwap(held, held+int64(n)) {
+			return true
+		}
 	}
-	return true
 }
 
 // makeRoom forgets n or more subjects of which nothing is to be known, if it
@@ -45,7 +49,7 @@ func (m *Limits) makeRoom(n int) bool {
 	for i := range uint32(shards) {
 		sh := &m.shards[(start+i)%shards]
 		sh.mu.Lock()
-		look := min(left, len(sh.entries))
+		look := min(left, sh.slots)
 		if look > 0 {
 			freed += sh.sweep(m.micros(), look)
 			left -= look
