@@ -63,3 +63,12 @@ func openAt(t testing.TB, url, prefix string, clock *storetest.Clock) *redisstor
 	})
 	return s
 }
+
+// reopen is a store of another process, as it were, on the same data.
+func reopen(t testing.TB, url string, s *redisstore.Store, clock *storetest.Clock) *redisstore.Store {
+	t.Helper()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return openAt(t, url, redisstore.PrefixOf(s), clock)
+}
