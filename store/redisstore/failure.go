@@ -67,6 +67,9 @@ func explain(what string, err error) error {
 	if err == nil {
 		return nil
 	}
+	if errors.Is(err, ErrUnconfirmed) || errors.Is(err, ErrBusy) {
+		return err
+	}
 	f := &failure{cause: err, text: "redisstore: " + what + ": " + err.Error()}
 	if word := code(err); word != "" {
 		if text, ok := replyTexts[word]; ok {
@@ -86,7 +89,7 @@ func explain(what string, err error) error {
 // repeated is worth repeating.
 func passing(err error) bool {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
-		errors.Is(err, rueidis.ErrClosing) {
+		errors.Is(err, rueidis.ErrClosing) || errors.Is(err, ErrUnconfirmed) {
 		return false
 	}
 	switch code(err) {

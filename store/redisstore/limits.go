@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -62,7 +63,8 @@ func (s *Store) Take(ctx context.Context, charges []ratelimit.Charge) (ratelimit
 	}
 	groups := s.groups(charges)
 	if len(groups) == 1 {
-		return s.takeTogether(ctx, charges, groups[0].keys, true)
+		d, _, err := s.takeTogether(ctx, charges, groups[0].keys, true, false)
+		return d, err
 	}
 	return s.takeApart(ctx, charges, groups)
 }
@@ -79,9 +81,28 @@ func validCharges(ctx context.Context, charges []ratelimit.Charge) error {
 	return nil
 }
 
+// change is what is done to a limit: its state before and after, "" for none
+// and for no change, "-" to delete it.
+type change struct {
+	key, old, fresh string
+	used            time.Duration // how long the fresh state says something
+}
+
+// undone is the change that takes c back, at the time at which it was made.
+func (c change) undone(now int64) change {
+	back := change{key: c.key, old: c.fresh, fresh: c.old}
+	if c.old == "" {
+		back.fresh = "-"
+	} else if st, err := readState(c.old); err == nil {
+		_, back.used = packState(&st, now)
+	}
+	return back
+}
+
 // takeTogether charges what lies in one slot. Unless it is for real, it only
-// looks.
-func (s *Store) takeTogether(ctx context.Context, charges []ratelimit.Charge, keys []string, real bool) (ratelimit.Decision, error) {
+// looks. Where undo is set it also returns what takes the charges back, as far
+// as that is known.
+func (s *Store) takeTogether(ctx context.Context, charges []ratelimit.Charge, keys []string, real, undo bool) (ratelimit.Decision, []change, error) {
 	if !distinct(keys) {
 		return s.takeSlowly(ctx, charges, keys, real)
 	}
@@ -94,24 +115,28 @@ func (s *Store) takeTogether(ctx context.Context, charges []ratelimit.Charge, ke
 	}
 	msg, err := s.once(ctx, takeScript, keys, args)
 	if err != nil {
-		return ratelimit.Decision{}, explain(takeScript.name, err)
+		return ratelimit.Decision{}, nil, explain(takeScript.name, err)
 	}
 	msgs, err := msg.ToArray()
 	if err != nil || len(msgs) < 2 {
-		return ratelimit.Decision{}, errLimitForm
+		return ratelimit.Decision{}, nil, errLimitForm
 	}
 	code, err := msgs[0].AsInt64()
 	if err != nil {
-		return ratelimit.Decision{}, errLimitForm
+		return ratelimit.Decision{}, nil, errLimitForm
 	}
 	if code == takeSlow {
 		return s.takeSlowly(ctx, charges, keys, real)
 	}
 	now, err := msgs[1].AsInt64()
 	if err != nil {
-		return ratelimit.Decision{}, errLimitForm
+		return ratelimit.Decision{}, nil, errLimitForm
 	}
-	return readDecision(charges, code == takeAllowed, now, msgs[2:], real)
+	d, err := readDecision(charges, code == takeAllowed, now, msgs[2:], real)
+	if err != nil || !undo || d.Taken == nil {
+		return d, nil, err
+	}
+	return d, undoOf(charges, keys, now, msgs[2:]), nil
 }
 
 // readDecision works out, by the rule, the levels of a decision of the scripts
@@ -167,36 +192,70 @@ func readDecision(charges []ratelimit.Charge, allowed bool, now int64, found []r
 	return d, nil
 }
 
+// undoOf is what takes back charges of token buckets, which passed.
+func undoOf(charges []ratelimit.Charge, keys []string, now int64, found []rueidis.RedisMessage) (list []change) {
+	for i := range charges {
+		c := &charges[i]
+		if c.Cost == 0 || c.Rule.Algorithm != ratelimit.TokenBucket {
+			continue
+		}
+		old := text(found[i])
+		st, err := readState(old)
+		if err != nil {
+			continue // readDecision has said so
+		}
+		var l ratelimit.Level
+		c.Rule.TakeAt(&st, c.Cost, now, &l)
+		fresh, _ := packState(&st, now)
+		list = append(list, change{key: keys[i], old: old, fresh: fresh}.undone(now))
+	}
+	return list
+}
+
 // swapTries is how often states are read and worked out again because others
 // changed them meanwhile.
 const swapTries = 32
 
 // takeSlowly does by package ratelimit what the scripts do not: states that
 // another rule wrote, clocks that stepped back, several charges of one bucket.
-func (s *Store) takeSlowly(ctx context.Context, charges []ratelimit.Charge, keys []string, real bool) (ratelimit.Decision, error) {
+func (s *Store) takeSlowly(ctx context.Context, charges []ratelimit.Charge, keys []string, real bool) (ratelimit.Decision, []change, error) {
 	names, at := unique(keys)
 	for i := range charges {
 		for j := range charges[:i] {
 			if at[i] == at[j] && charges[i].Rule != charges[j].Rule {
-				return ratelimit.Decision{}, fmt.Errorf("redisstore: charges %d and %d: rule %q with different numbers in one call", j, i, charges[i].Rule.Name)
+				return ratelimit.Decision{}, nil, fmt.Errorf("redisstore: charges %d and %d: rule %q with different numbers in one call", j, i, charges[i].Rule.Name)
 			}
 		}
 	}
 	for range swapTries {
 		packed, states, now, err := s.readStates(ctx, names)
 		if err != nil {
-			return ratelimit.Decision{}, err
+			return ratelimit.Decision{}, nil, err
 		}
 		d, changed := work(charges, at, states, now, real)
-		done, err := s.swapStates(ctx, names, packed, states, changed, now)
+		changes := make([]change, 0, len(names))
+		for i := range names {
+			c := change{key: names[i], old: packed[i]}
+			if changed[i] {
+				c.fresh, c.used = packState(&states[i], now)
+			}
+			changes = append(changes, c)
+		}
+		done, err := s.swap(ctx, changes)
 		if err != nil {
-			return ratelimit.Decision{}, err
+			return ratelimit.Decision{}, nil, err
 		}
 		if done {
-			return d, nil
+			var undo []change
+			for _, c := range changes {
+				if c.fresh != "" {
+					undo = append(undo, c.undone(now))
+				}
+			}
+			return d, undo, nil
 		}
 	}
-	return ratelimit.Decision{}, explain(takeScript.name, ErrBusy)
+	return ratelimit.Decision{}, nil, explain(takeScript.name, ErrBusy)
 }
 
 // work decides about the charges, of which the i-th belongs to the state
@@ -285,22 +344,19 @@ func (s *Store) readStates(ctx context.Context, names []string) (packed []string
 	return packed, states, now, nil
 }
 
-// swapStates writes the states that changed, if none of those that were read
-// has changed in Redis. Done is false if one has; nothing was written then.
-func (s *Store) swapStates(ctx context.Context, names, packed []string, states []ratelimit.State, changed []bool, now int64) (done bool, err error) {
-	args, any := []string{""}, false
-	for i := range names {
-		fresh, us := "", int64(0)
-		if changed[i] {
-			p, used := packState(&states[i], now)
-			fresh, us, any = p, used.Microseconds(), true
-		}
-		args = append(args, packed[i], fresh, strconv.FormatInt(us, 10))
+// swap writes the fresh states, if none of the old ones has changed in Redis.
+// Done is false if one has; nothing was written then.
+func (s *Store) swap(ctx context.Context, changes []change) (done bool, err error) {
+	keys, args, some := make([]string, 0, len(changes)), make([]string, 1, 1+3*len(changes)), false
+	for _, c := range changes {
+		keys = append(keys, c.key)
+		args = append(args, c.old, c.fresh, strconv.FormatInt(c.used.Microseconds(), 10))
+		some = some || c.fresh != ""
 	}
-	if !any {
+	if !some {
 		return true, nil
 	}
-	msg, err := s.once(ctx, swapScript, names, args)
+	msg, err := s.once(ctx, swapScript, keys, args)
 	if err != nil {
 		return false, explain(swapScript.name, err)
 	}
@@ -363,7 +419,8 @@ func (s *Store) returnLog(ctx context.Context, c *ratelimit.Charge, rc ratelimit
 		if !c.Rule.ReturnAt(&states[0], c.Cost, rc, now) {
 			return nil
 		}
-		done, err := s.swapStates(ctx, names, packed, states, []bool{true}, now)
+		fresh, used := packState(&states[0], now)
+		done, err := s.swap(ctx, []change{{key: key, old: packed[0], fresh: fresh, used: used}})
 		if done || err != nil {
 			return err
 		}

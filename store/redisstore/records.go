@@ -30,6 +30,10 @@ func (s *Store) Reserve(ctx context.Context, c idempotency.Claim) (idempotency.A
 	key := s.recordKey(c.Key)
 	for range changes {
 		msg, twice, err := s.repeat(ctx, claimScript, key, "", string(c.Owner[:]), packTerms(c.Terms), packPrints(c.Prints), packClient(&c))
+		if errors.Is(err, ErrUnconfirmed) {
+			// If this fails too, the caller goes on with it (R10).
+			return idempotency.Answer{}, errors.Join(err, s.Void(ctx, c.Key, c.Owner))
+		}
 		if err != nil {
 			return idempotency.Answer{}, err
 		}

@@ -51,6 +51,9 @@ type script struct {
 	name string // for errors
 	text string
 	sha  string
+	// wrote says of a reply whether the script wrote what replicas should have;
+	// nil if nobody waits for that.
+	wrote func(rueidis.RedisMessage) bool
 }
 
 func newScript(name string, parts ...string) *script {
@@ -155,5 +158,8 @@ func (s *Store) repeat(ctx context.Context, sc *script, key string, args ...stri
 // once runs a script once.
 func (s *Store) once(ctx context.Context, sc *script, keys, args []string) (rueidis.RedisMessage, error) {
 	args[0] = s.clock()
+	if s.confirm.replicas > 0 && sc.wrote != nil {
+		return s.runConfirmed(ctx, sc, keys, args)
+	}
 	return run(ctx, s.client, sc, keys, args).ToMessage()
 }

@@ -77,15 +77,17 @@ const refundTime = time.Second
 func (s *Store) takeApart(ctx context.Context, charges []ratelimit.Charge, groups []group) (ratelimit.Decision, error) {
 	d := ratelimit.Decision{Allowed: true, Levels: make([]ratelimit.Level, len(charges))}
 	taken := &ratelimit.Taken{Charges: append([]ratelimit.Charge(nil), charges...), Receipts: make([]ratelimit.Receipt, len(charges))}
+	var undo []change
 	ask := func(g *group, real bool) error {
 		some := make([]ratelimit.Charge, len(g.from))
 		for i, at := range g.from {
 			some[i] = charges[at]
 		}
-		part, err := s.takeTogether(ctx, some, g.keys, real)
+		part, list, err := s.takeTogether(ctx, some, g.keys, real, real)
 		if err != nil {
 			return err
 		}
+		undo = append(undo, list...)
 		for i, at := range g.from {
 			d.Levels[at] = part.Levels[i]
 			if part.Taken != nil {
@@ -97,13 +99,13 @@ func (s *Store) takeApart(ctx context.Context, charges []ratelimit.Charge, group
 	}
 	for i := range groups {
 		if err := ask(&groups[i], true); err != nil {
-			s.refund(ctx, taken)
+			s.refund(ctx, taken, undo)
 			return ratelimit.Decision{}, err
 		}
 		if d.Allowed {
 			continue
 		}
-		s.refund(ctx, taken)
+		s.refund(ctx, taken, undo)
 		for j := range groups {
 			if j != i {
 				if err := ask(&groups[j], false); err != nil {
@@ -117,21 +119,28 @@ func (s *Store) takeApart(ctx context.Context, charges []ratelimit.Charge, group
 	return d, nil
 }
 
-// refund gives back what was taken before a refusal or an error. What cannot
-// be given back comes back by itself, as after any charge: the decision stands,
-// and somebody may wait longer than needed.
-func (s *Store) refund(ctx context.Context, t *ratelimit.Taken) {
+// refund gives back what was taken before a refusal or an error. A bucket that
+// nobody has charged since is put back as it was. What cannot be given back
+// comes back by itself, as after any charge: the decision stands, and somebody
+// may wait longer than needed.
+func (s *Store) refund(ctx context.Context, t *ratelimit.Taken, undo []change) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refundTime)
+	defer cancel()
+	undone := map[string]bool{}
+	for _, c := range undo {
+		if done, err := s.swap(ctx, []change{c}); done && err == nil {
+			undone[c.key] = true
+		}
+	}
 	some := false
 	for i := range t.Receipts {
-		if t.Receipts[i] == (ratelimit.Receipt{}) {
-			t.Charges[i].Cost = 0 // was not taken
+		key, _ := s.limitKey(t.Charges[i].Rule.Name, t.Charges[i].Subject)
+		if t.Receipts[i] == (ratelimit.Receipt{}) || undone[key] {
+			t.Charges[i].Cost = 0 // was not taken, or is not any more
 		}
 		some = some || t.Charges[i].Cost > 0
 	}
-	if !some {
-		return
+	if some {
+		_ = s.Return(ctx, t)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refundTime)
-	defer cancel()
-	_ = s.Return(ctx, t)
 }

@@ -26,6 +26,8 @@ type Options struct {
 	// Spread places each record by its own hash and not by its tenant's, for
 	// tenants that are too large for one node of a Cluster.
 	Spread bool
+	// AllowEviction lets Check pass although the server may evict records.
+	AllowEviction bool
 	// Now, for tests: the time, instead of the server's. Nil: the server's.
 	Now func() time.Time
 }
@@ -44,6 +46,8 @@ type Store struct {
 	spread   bool
 	now      func() time.Time
 	sweep    *sweeper
+	confirm  confirmation
+	allow    bool // AllowEviction
 }
 
 var (
@@ -66,6 +70,7 @@ func New(client rueidis.Client, o Options) (*Store, error) {
 	}
 	return &Store{
 		client: client, prefix: o.Prefix, tenantOf: o.TenantOf, spread: o.Spread, now: o.Now, sweep: new(sweeper),
+		allow: o.AllowEviction,
 	}, nil
 }
 

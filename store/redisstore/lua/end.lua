@@ -4,7 +4,7 @@
 -- ARGV     2 owner, 3 token, 4 "1" if the Reserve may have been repeated,
 --          5 kind: 0 unknown, 1 done, 2 not run, 6 the result: class, by, not
 --          kept (B), status, window (i8); 7 payload
--- Reply    1, or 0 if fenced
+-- Reply    1; 2 if it had been said before and nothing was written; 0 if fenced
 -- Cost     TIME, HMGET, HSET, PEXPIRE or PERSIST; a repeated End of a done
 --          record reads the stored payload
 local owner, token, kind = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
@@ -15,15 +15,15 @@ local payload = ARGV[7]
 local r = load()
 current(r)
 if r.state == FREE then
-	return kind == NOT_RUN and 1 or 0
+	return kind == NOT_RUN and 2 or 0
 elseif kind == NOT_RUN and owner ~= NOBODY and r.released == owner and r.token == token then
-	return 1
+	return 2
 elseif not owned(r, owner, token) then
 	return 0
 elseif r.state == ENDED and kind == DONE and r.class == class and r.by == by and r.notkept == notkept
 	and r.status == status and r.window == window and r.plen == #payload
 	and (redis.call('HGET', KEY, 'p') or '') == payload then
-	return 1
+	return 2
 elseif r.state ~= HELD then
 	return 0
 elseif kind == DONE then
@@ -39,7 +39,7 @@ elseif kind == NOT_RUN then
 		with_mark(r, owner)
 	end
 elseif r.lease_end <= now then
-	return 1
+	return 2
 else
 	r.lease_end = now
 	written(r)

@@ -3,8 +3,8 @@
 -- KEYS[1]  the record
 -- ARGV     2 owner, 3 token, 4 "1" if the step is done, 5 name, 6 provider's
 --          key, 7 provider's id, 8 answer
--- Reply    1; 0 if fenced; 2 if the step contradicts the record, or is one too
---          many
+-- Reply    1; 3 if it had been saved before and nothing was written; 0 if
+--          fenced; 2 if the step contradicts the record, or is one too many
 -- Cost     TIME, HMGET, an HMGET of the steps (not of their answers), HSET,
 --          PEXPIRE or PERSIST
 local MAX_STEPS = 64
@@ -35,7 +35,7 @@ for i, s in ipairs(olds) do
 		end
 		if (odone == 1) == done and okey == pkey and oid == pid and alen == #ans
 			and (alen == 0 or redis.call('HGET', KEY, 'a' .. i) == ans) then
-			return 1
+			return 3
 		elseif odone == 1 or okey ~= pkey then
 			return 2
 		end

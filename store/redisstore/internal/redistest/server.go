@@ -221,3 +221,14 @@ func subdir(t testing.TB, top, name string) string {
 	}
 	return dir
 }
+
+// Dial is a bare connection to the server, closed at the end of the test.
+func Dial(t testing.TB, s *Server) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", s.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
