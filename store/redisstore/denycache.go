@@ -37,7 +37,8 @@ type DenyCacheOptions struct {
 // that no replay is refused. Its methods may be called concurrently.
 type DenyCache struct {
 	ratelimit.Store
-	now    func() time.Time
+	base   time.Time
+	now    func() time.Time // nil: time goes on from base, monotonically
 	seed   maphash.Seed
 	max    int // per shard
 	shards [64]denyShard
@@ -45,24 +46,19 @@ type DenyCache struct {
 
 type denyShard struct {
 	mu      sync.RWMutex
-	denials map[denyKey]denial
-	_       [64]byte // keeps the locks on cache lines of their own
+	denials map[uint64]*denial // by hash
+	_       [64]byte           // keeps the locks on cache lines of their own
 }
 
-// denyKey has the whole rule: other numbers are another rule.
-type denyKey struct {
-	rule    ratelimit.Rule
-	subject string
-}
-
-// denial is a level that refused, and the times until it passes for sure, until
-// it is full for sure, and until it is believed: not longer than until it could
-// pass. All are on our clock, and the store decided somewhen during the call:
-// the first two are counted from the call's end, the third from its beginning.
+// denial is a level that refused a cost, and the times until it passes for
+// sure, until it is full for sure, and until it is believed: not longer than
+// until it could pass. The store decided somewhen during the call: the first
+// two are counted from the call's end, the third from its beginning. Times are
+// on our clock, from the cache's base. A denial is never changed.
 type denial struct {
 	cost               int64
-	level              ratelimit.Level
-	pass, full, expire time.Time
+	level              ratelimit.Level // of the whole rule: other numbers are another rule
+	pass, full, expire time.Duration
 }
 
 // NewDenyCache returns a cache in front of a store.
@@ -70,50 +66,59 @@ func NewDenyCache(s ratelimit.Store, o DenyCacheOptions) (*DenyCache, error) {
 	if o.Max == 0 {
 		o.Max = DefaultMaxDenials
 	}
-	d := &DenyCache{Store: s, now: o.Now, seed: maphash.MakeSeed()}
+	d := &DenyCache{Store: s, base: time.Now(), now: o.Now, seed: maphash.MakeSeed()}
 	if o.Max < len(d.shards) {
 		return nil, fmt.Errorf("redisstore: a deny cache of %d: want at least %d, or 0 for %d", o.Max, len(d.shards), DefaultMaxDenials)
 	}
 	d.max = o.Max / len(d.shards)
-	if d.now == nil {
-		d.now = time.Now
-	}
 	for i := range d.shards {
-		d.shards[i].denials = map[denyKey]denial{}
+		d.shards[i].denials = map[uint64]*denial{}
 	}
 	return d, nil
 }
 
-func (d *DenyCache) shard(subject string) *denyShard {
-	return &d.shards[maphash.String(d.seed, subject)%uint64(len(d.shards))]
+// at is the time on our clock.
+func (d *DenyCache) at() time.Duration {
+	if d.now != nil {
+		return d.now().Sub(d.base)
+	}
+	return time.Since(d.base)
+}
+
+// hash is the place of a rule's name and a subject. Where two have the same,
+// one of them is not remembered.
+func (d *DenyCache) hash(rule, subject string) uint64 {
+	return maphash.String(d.seed, subject) ^ maphash.String(d.seed, rule)*0x9e3779b97f4a7c15
+}
+
+func (d *DenyCache) shard(hash uint64) *denyShard {
+	return &d.shards[hash%uint64(len(d.shards))]
 }
 
 // Denied returns the refusal of the charges that the cache knows, and false if
 // it knows none of them to be refused.
 func (d *DenyCache) Denied(charges []ratelimit.Charge) (dec ratelimit.Decision, denied bool) {
-	var now time.Time
+	now := time.Duration(-1)
 	for i := range charges {
 		c := &charges[i]
-		if c.Cost == 0 {
-			continue
-		}
-		sh := d.shard(c.Subject)
+		h := d.hash(c.Rule.Name, c.Subject)
+		sh := d.shard(h)
 		sh.mu.RLock()
-		x, ok := sh.denials[denyKey{c.Rule, c.Subject}]
+		x := sh.denials[h]
 		sh.mu.RUnlock()
-		if !ok || c.Cost != x.cost {
+		if x == nil || c.Cost != x.cost || x.level.Subject != c.Subject || x.level.Rule != c.Rule {
 			continue
 		}
-		if now.IsZero() {
-			now = d.now()
+		if now < 0 {
+			now = d.at()
 		}
-		if !now.Before(x.expire) {
+		if now >= x.expire {
 			continue
 		}
 		l := x.level
 		// Rounded up: waiting this long must be enough.
-		l.RetryAfter = ceilMicro(x.pass.Sub(now))
-		l.ResetAfter = ceilMicro(x.full.Sub(now))
+		l.RetryAfter = ceilMicro(x.pass - now)
+		l.ResetAfter = ceilMicro(x.full - now)
 		dec.Levels = append(dec.Levels, l)
 	}
 	return dec, len(dec.Levels) > 0
@@ -128,30 +133,35 @@ func (d *DenyCache) Take(ctx context.Context, charges []ratelimit.Charge) (ratel
 	if dec, denied := d.Denied(charges); denied {
 		return dec, nil
 	}
-	begin := d.now()
+	begin := d.at()
 	dec, err := d.Store.Take(ctx, charges)
 	if err == nil && !dec.Allowed {
-		d.Note(charges, dec, begin)
+		d.note(charges, dec, begin)
 	}
 	return dec, err
 }
 
-// Note remembers a refusal of the charges, by a call that began at the given
-// time of the cache's clock.
-func (d *DenyCache) Note(charges []ratelimit.Charge, dec ratelimit.Decision, begin time.Time) {
+// Note remembers a refusal of the charges, by a call that took so long and has
+// just ended. It is for calls that go past the cache, such as [Store.Admit].
+func (d *DenyCache) Note(charges []ratelimit.Charge, dec ratelimit.Decision, took time.Duration) {
+	d.note(charges, dec, d.at()-took)
+}
+
+func (d *DenyCache) note(charges []ratelimit.Charge, dec ratelimit.Decision, begin time.Duration) {
 	if len(charges) != len(dec.Levels) {
 		return
 	}
-	end := d.now()
+	end := d.at()
 	for i, l := range dec.Levels {
 		// The wait is that of all charges of one bucket together: only a
 		// charge that is alone says what it is for its own cost.
 		if l.Allowed || l.Never || l.RetryAfter <= 0 || !alone(charges, i) {
 			continue
 		}
-		x := denial{cost: charges[i].Cost, level: l, pass: end.Add(l.RetryAfter), full: end.Add(l.ResetAfter)}
-		x.expire = begin.Add(min(l.RetryAfter, maxBelief))
-		d.put(denyKey{l.Rule, l.Subject}, x, begin)
+		d.put(&denial{
+			cost: charges[i].Cost, level: l, pass: end + l.RetryAfter, full: end + l.ResetAfter,
+			expire: begin + min(l.RetryAfter, maxBelief),
+		}, end)
 	}
 }
 
@@ -164,16 +174,17 @@ func alone(charges []ratelimit.Charge, i int) bool {
 	return true
 }
 
-func (d *DenyCache) put(k denyKey, x denial, now time.Time) {
-	sh := d.shard(k.subject)
+func (d *DenyCache) put(x *denial, now time.Duration) {
+	h := d.hash(x.level.Rule.Name, x.level.Subject)
+	sh := d.shard(h)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if _, there := sh.denials[k]; !there && len(sh.denials) >= d.max {
+	if _, there := sh.denials[h]; !there && len(sh.denials) >= d.max {
 		// Some that are over go, and one in any case: a map is walked in no
 		// particular order.
 		n := 0
 		for old, y := range sh.denials {
-			if n == 0 || !now.Before(y.expire) {
+			if n == 0 || now >= y.expire {
 				delete(sh.denials, old)
 			}
 			if n++; n == 8 {
@@ -181,24 +192,17 @@ func (d *DenyCache) put(k denyKey, x denial, now time.Time) {
 			}
 		}
 	}
-	sh.denials[k] = x
+	sh.denials[h] = x
 }
 
 // Return implements ratelimit.Store, and forgets what was refused to the
 // subjects.
 func (d *DenyCache) Return(ctx context.Context, t *ratelimit.Taken) error {
-	var forget []denyKey
-	if t != nil {
-		for _, c := range t.Charges {
-			forget = append(forget, denyKey{c.Rule, c.Subject})
-		}
-	}
 	err := d.Store.Return(ctx, t)
-	for _, k := range forget {
-		sh := d.shard(k.subject)
-		sh.mu.Lock()
-		delete(sh.denials, k)
-		sh.mu.Unlock()
+	if t != nil {
+		for i := range t.Charges {
+			d.forget(t.Charges[i].Rule.Name, t.Charges[i].Subject)
+		}
 	}
 	return err
 }
@@ -207,15 +211,16 @@ func (d *DenyCache) Return(ctx context.Context, t *ratelimit.Taken) error {
 // subject.
 func (d *DenyCache) Reset(ctx context.Context, rule, subject string) error {
 	err := d.Store.Reset(ctx, rule, subject)
-	sh := d.shard(subject)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	for k := range sh.denials {
-		if k.rule.Name == rule && k.subject == subject {
-			delete(sh.denials, k)
-		}
-	}
+	d.forget(rule, subject)
 	return err
+}
+
+func (d *DenyCache) forget(rule, subject string) {
+	h := d.hash(rule, subject)
+	sh := d.shard(h)
+	sh.mu.Lock()
+	delete(sh.denials, h)
+	sh.mu.Unlock()
 }
 
 var _ ratelimit.Store = (*DenyCache)(nil)

@@ -76,3 +76,5 @@ func reopen(t testing.TB, url string, s *redisstore.Store, clock *storetest.Cloc
 	}
 	return openAt(t, url, redisstore.PrefixOf(s), clock)
 }
+
+func fixedClock() *storetest.Clock { return storetest.NewClock() }
