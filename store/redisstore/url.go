@@ -65,8 +65,6 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 		o.Sentinel.Password = u.Query().Get("sentinel_password")
 	case "+cluster":
 		o.ShuffleInit = true
-		// Nothing is read from replicas; but this makes them known to Check.
-		o.SendToReplicas = func(rueidis.Completed) bool { return false }
 		if len(parts) > 0 {
 			return o, errors.New("redisstore: a cluster has only the database 0: the URL ends after its hosts")
 		}

@@ -3,7 +3,9 @@ package redistest
 import (
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 )
 
 // Cluster is a Redis Cluster.
@@ -14,7 +16,7 @@ type Cluster struct {
 
 // StartCluster starts a cluster of the given number of masters, at least 3,
 // with so many replicas of each. It is ready when every node says that the
-// cluster is, and every replica has its master's data.
+// cluster is and knows all others, and every replica has its master's data.
 func StartCluster(t testing.TB, masters, replicasOfEach int) *Cluster {
 	t.Helper()
 	top := t.TempDir()
@@ -48,6 +50,15 @@ func StartCluster(t testing.TB, masters, replicasOfEach int) *Cluster {
 	}
 	for _, s := range c.Replicas {
 		s.Expect(t, 0, "MASTER <-> REPLICA sync: Finished with success")
+	}
+	// Who replicates whom is told from node to node, and no log says when.
+	for begin, i := time.Now(), 0; i < len(all); {
+		switch text := all[i].Cli(t, "cluster", "slots"); {
+		case strings.Count(text, "127.0.0.1") >= len(all):
+			i++
+		case time.Since(begin) > patience:
+			t.Fatalf("redistest: the node at %s does not know all others:\n%s", all[i].Addr, text)
+		}
 	}
 	return c
 }
