@@ -9,7 +9,9 @@ import (
 )
 
 // Observer sees every decision, transition and store call. It must not block;
-// it is called concurrently, on the request's own goroutine.
+// it is called concurrently, on the goroutine where the thing happened: that of
+// the request, of its operation, or of Gate.Run. The context has the values of
+// the request's, where there is one. Without an Observer nothing is measured.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
 }

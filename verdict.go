@@ -55,20 +55,27 @@ type Verdict struct {
 	// Ran is true if the operation's function was called.
 	Ran bool
 	// Ending is what the function returned, or what the Gate made of its
-	// panic, time-out or lost lease.
+	// panic or time-out, or of its transaction (see Run.EndIn).
 	Ending idempotency.Ending
-	// Recorded is true if the store has the Ending. If it is false, the Gate
-	// goes on trying (see Gate.Run); the client must not be told that the
-	// operation failed.
+	// Recorded is true if the store has the Ending. If it is false, and the
+	// attempt is not Fenced, the Gate goes on trying (see Gate.Run); the client
+	// must not be told that the operation failed. It is always false for a
+	// request without a key.
 	Recorded bool
-	// Fenced is true if the attempt had lost its key when it ended. Its own
-	// answer must not be given; the record's state is the answer.
+	// Fenced is true if the attempt had lost its key when it ended, or, where
+	// Ran is false, before it began. Its own answer must not be given; the
+	// record's state is the answer: Outcome is Replayed, Archived, InProgress
+	// or Unknown, and Record the record. If the key is gone (forgotten by an
+	// operator, or expired), Outcome is Unknown; if the store does not say,
+	// InProgress. Both leave only Record.Key.
 	Fenced bool
 	// TimedOut is true if the function had not returned when Policy.Timeout
-	// was over. It may still be running, with its context cancelled.
+	// was over, or when Shutdown stopped waiting for it. It may still be
+	// running, with its context cancelled. If it said how it ended while the
+	// Gate was recording that nobody knows, Ending is what it said.
 	TimedOut bool
-	// Panicked is what the function panicked with, or nil. The caller decides
-	// whether to panic again.
+	// Panicked is what the function panicked with, or an error where it called
+	// runtime.Goexit, or nil. The caller decides whether to panic again.
 	Panicked any
 }
 

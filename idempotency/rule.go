@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -13,10 +14,10 @@ import (
 // to write. prev and c are not changed. c must be valid.
 func Decide(prev Record, c Claim, now time.Time) (Record, Answer) {
 	prev.AsOf = now
-	if prev.marked(c.Owner, now) { // R12
-		return prev, Answer{Outcome: Refused, Record: prev}
-	}
 	cur := current(prev, now)
+	if cur.marked(c.Owner, now) { // R12
+		return prev, Answer{Outcome: Refused, Record: cur}
+	}
 	if cur.State == Free { // R1
 		return start(cur, c, FoundFree, now)
 	}
@@ -68,10 +69,14 @@ func Finish(prev Record, r Reservation, e Ending, now time.Time) (Record, error)
 	cur := current(prev, now)
 	switch {
 	case cur.State == Free:
-		if e.Kind == EndedNotRun { // it owns nothing, which is what it asks for
-			return prev, nil
+		switch {
+		case e.Kind != EndedNotRun:
+			return prev, ErrFenced
+		case r.Repeated && !r.Owner.IsZero() && !cur.marked(r.Owner, now): // R12
+			cur.Key = r.Key
+			return cur.withMark(r.Owner, now), nil
 		}
-		return prev, ErrFenced
+		return prev, nil // it owns nothing, which is what it asks for
 	case e.Kind == EndedNotRun && cur.releasedBy(r): // F2
 		return prev, nil
 	case !cur.ownedBy(r): // F1
@@ -83,7 +88,11 @@ func Finish(prev Record, r Reservation, e Ending, now time.Time) (Record, error)
 	}
 	switch e.Kind {
 	case EndedDone:
-		return ended(cur, e.Result, now), nil
+		next := ended(cur, e.Result, now)
+		if r.Repeated && e.Result.Class == FailedRetryable { // R12: else a late copy claims by R6
+			next = next.withMark(r.Owner, now)
+		}
+		return next, nil
 	case EndedNotRun:
 		next := notRun(cur, now)
 		if r.Repeated { // R12
@@ -264,9 +273,7 @@ func start(cur Record, c Claim, found Found, now time.Time) (Record, Answer) {
 	r := cur
 	r.Key = c.Key
 	r.State = Held
-	if len(c.Prints) > 0 {
-		r.Prints = append([]Fingerprint(nil), c.Prints...)
-	}
+	r.Prints = merge(cur.Prints, c.Prints)
 	r.Owner = c.Owner
 	r.Token++
 	r.Terms = c.Terms
@@ -312,13 +319,13 @@ func notRun(cur Record, now time.Time) Record {
 	}
 	owner := cur.Owner
 	switch {
-	case cur.Found == FoundUnknown:
-		cur.LeaseEnd = cur.FoundLease
-	case open:
+	case open: // and its quiet time runs from here (R11), whatever was found
 		if cur.LeaseEnd.After(now) {
 			cur.LeaseEnd = now
 		}
 		cur.Result = Result{}
+	case cur.Found == FoundUnknown:
+		cur.LeaseEnd = cur.FoundLease
 	case cur.Found == FoundRetryable:
 		cur = ended(cur, cur.Result, now)
 		cur.WindowEnd = now
@@ -384,6 +391,19 @@ func (r Record) reservation(repeated bool) Reservation {
 		Key: r.Key, Owner: r.Owner, Token: r.Token, LeaseEnd: r.LeaseEnd,
 		Takeover: r.Takeover, Repeated: repeated,
 	}
+}
+
+// merge returns the fresh fingerprints, and those old ones whose tags are not
+// among them: a claim that was not compared by a tag must not make the record
+// forget it (R2).
+func merge(old, fresh []Fingerprint) []Fingerprint {
+	all := append([]Fingerprint(nil), fresh...)
+	for _, p := range old {
+		if !slices.ContainsFunc(fresh, func(f Fingerprint) bool { return f.Tag == p.Tag }) {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // compare reports whether no fingerprint of an equal tag differs, and whether

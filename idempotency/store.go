@@ -38,6 +38,11 @@ type Store interface {
 	// Reserve applies [Decide]. An error means that nothing may be executed,
 	// though the claim may be in the store: its owner must never be claimed
 	// again, and the caller calls Void until it is answered (R10).
+	//
+	// A store that sends a claim again inside one call, because a reply was
+	// lost, says so in the Reservation (Repeated). Where the answer is not
+	// Started it voids the claim itself before it returns: a copy that arrives
+	// when the key is free again must not claim it for nobody (R12).
 	Reserve(ctx context.Context, c Claim) (Answer, error)
 	// Extend applies [Renew] and returns the end of the lease, which is never
 	// earlier than before. ErrFenced: stop (F1).

@@ -1,0 +1,113 @@
+package serve
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/escapement-dev/escapement/cmd/escapement/internal/config"
+	"github.com/escapement-dev/escapement/httpgate"
+)
+
+// Block writes what a person wants to know at the start: where the program
+// listens, where requests go, what is kept where and who shares it, which rules
+// are in force, and what is worth a warning.
+func (s *Server) Block(w io.Writer) error {
+	c := s.config
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	scheme := "http"
+	if c.TLS.Cert != "" {
+		scheme = "https"
+	}
+	fmt.Fprintf(t, "Escapement %s\n", s.version)
+	fmt.Fprintf(t, "  listen\t%s\n", address(scheme, s.Addr()))
+	fmt.Fprintf(t, "  admin\t%s (livez, readyz; %s)\n", address("http", s.AdminAddr()), tokenWord(c.Admin.Token))
+	fmt.Fprintf(t, "  upstream\t%s\n", c.Upstream)
+	fmt.Fprintf(t, "  tenant\t%s\n", sourceWords(c.Identity.Tenant))
+	fmt.Fprintf(t, "  records\t%s\n", recordsWord(c.Store))
+	fmt.Fprintf(t, "  limits\t%s\n", limitsWord(c))
+	fmt.Fprintf(t, "  keys\t%s\n", routeWord("POST and PATCH elsewhere", c.Default))
+	for _, r := range c.Routes {
+		fmt.Fprintf(t, "  \t%s\n", routeWord(r.Pattern, r))
+	}
+	for i, l := range c.Limits {
+		name := ""
+		if i == 0 {
+			name = "rules"
+		}
+		fmt.Fprintf(t, "  %s\t%s\n", name, limitWord(l))
+	}
+	for _, f := range c.Warnings() {
+		fmt.Fprintf(t, "  warning\t%s\n", strings.ReplaceAll(f.String(), "\n    ", "\n  \t"))
+	}
+	return t.Flush()
+}
+
+// address writes an address as a URL that works on this machine.
+func address(scheme string, a net.Addr) string {
+	host, port, err := net.SplitHostPort(a.String())
+	if err != nil {
+		return scheme + "://" + a.String()
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		return fmt.Sprintf("%s://localhost:%s (on every address of this host)", scheme, port)
+	}
+	return scheme + "://" + net.JoinHostPort(host, port)
+}
+
+func tokenWord(token string) string {
+	if token == "" {
+		return "no token: this machine only"
+	}
+	return "with its token"
+}
+
+func sourceWords(l httpgate.Sources) string {
+	words := make([]string, len(l))
+	for i, s := range l {
+		words[i] = s.String()
+	}
+	return strings.Join(words, ", else ")
+}
+
+func recordsWord(u config.StoreURL) string {
+	if u.Kind == "memory" {
+		return u.String() + " private to this process. LOST AT A RESTART: every key and every stored answer; a repeat after it runs again"
+	}
+	return u.String() + " durable. Shared by the processes of this host that name the same file, not with other hosts"
+}
+
+func limitsWord(c *config.Config) string {
+	s := c.Limiter.String() + " private to this process: each process counts alone, and a restart fills every bucket"
+	if len(c.Limits) == 0 {
+		s = c.Limiter.String() + " no rules"
+	}
+	return s
+}
+
+func routeWord(name string, r config.Route) string {
+	if r.Key == "off" {
+		return name + ": off"
+	}
+	return fmt.Sprintf("%s: %s, by %s, kept %s, unknown: %s, time-out %s",
+		name, r.Key, strings.Join(r.Scope, "+"), config.FormatDuration(r.TTL), r.OnUnknown, config.FormatDuration(r.Timeout))
+}
+
+func limitWord(l config.Limit) string {
+	by := strings.Join(l.By, "+")
+	if by == "" {
+		by = "one bucket for all"
+	} else {
+		by = "by " + by
+	}
+	s := fmt.Sprintf("%s: %s", l.Rule.Name, config.FormatRate(l.Rule.Quota, l.Rule.Window))
+	if l.Rule.Burst != 0 {
+		s += fmt.Sprintf(", burst %d", l.Rule.Burst)
+	}
+	if l.Cost != 1 {
+		s += fmt.Sprintf(", cost %d", l.Cost)
+	}
+	return fmt.Sprintf("%s, %s, of %s on %s (%s)", s, by, l.Charge, strings.Join(l.Routes, " "), l.Rule.Algorithm)
+}

@@ -1,0 +1,108 @@
+package serve
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/escapement-dev/escapement/cmd/escapement/internal/config"
+	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/ratelimit"
+	"github.com/escapement-dev/escapement/store/memstore"
+	"github.com/escapement-dev/escapement/store/sqlitestore"
+)
+
+// records is what each of our stores of records can do.
+type records interface {
+	idempotency.Store
+	idempotency.StepStore
+	idempotency.Keeper
+	idempotency.Settings
+}
+
+// stores are the two stores of a server.
+type stores struct {
+	records records
+	limits  ratelimit.Store
+	close   func() error
+}
+
+const openTimeout = 30 * time.Second
+
+func openStores(ctx context.Context, c *config.Config) (*stores, error) {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	limits, err := memstore.NewLimits(memstore.LimitsOptions{})
+	if err != nil {
+		return nil, err
+	}
+	s := &stores{limits: limits, close: func() error { return nil }}
+	switch c.Store.Kind {
+	case "memory":
+		if s.records, err = memstore.NewRecords(memstore.RecordsOptions{}); err != nil {
+			return nil, err
+		}
+	case "sqlite":
+		db, err := sqlitestore.Open(ctx, c.Store.Path, sqlitestore.Options{})
+		if err != nil {
+			return nil, err
+		}
+		s.records, s.close = db, db.Close
+	default:
+		return nil, fmt.Errorf("serve: %s is no store of this version", c.Store)
+	}
+	return s, nil
+}
+
+// secretName is the setting that keeps the secret of the keys' hashes.
+const secretName = "secret"
+
+const secretSize = 32
+
+// secret returns the configured secret, or the one that the store keeps. The
+// first process that asks makes it; of several at once, one wins and the others
+// take its.
+func secret(ctx context.Context, s idempotency.Settings, configured string) ([]byte, error) {
+	if configured != "" {
+		return []byte(configured), nil
+	}
+	for {
+		v, _, err := s.Get(ctx, secretName)
+		if err == nil {
+			return v, nil
+		}
+		if !errors.Is(err, idempotency.ErrNotFound) {
+			return nil, fmt.Errorf("serve: the secret of the keys' hashes: %w", err)
+		}
+		fresh := make([]byte, secretSize)
+		rand.Read(fresh) // never fails (documented since Go 1.24)
+		err = s.PutIf(ctx, secretName, fresh, 0)
+		if err == nil {
+			return fresh, nil
+		}
+		if !errors.Is(err, idempotency.ErrConflict) {
+			return nil, fmt.Errorf("serve: the secret of the keys' hashes: %w", err)
+		}
+	}
+}
+
+// recordsWork reports why the store of records cannot be read, or nil.
+func recordsWork(s idempotency.Settings) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, _, err := s.Get(ctx, secretName)
+		if errors.Is(err, idempotency.ErrNotFound) { // the secret is configured
+			return nil
+		}
+		return err
+	}
+}
+
+// limitsWork looks at a bucket without charging it (a cost of 0).
+func limitsWork(s ratelimit.Store) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := s.Take(ctx, []ratelimit.Charge{{Rule: ratelimit.Rule{Name: "ready", Quota: 1, Window: time.Second}}})
+		return err
+	}
+}

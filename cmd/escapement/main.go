@@ -1,0 +1,25 @@
+// Command escapement is a reverse proxy that lets each operation take effect
+// once, and never too many at a time.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+// run is main without os.Exit. The first interrupt ends the program in order,
+// the second at once.
+func run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	p := &Program{Stdout: os.Stdout, Stderr: os.Stderr, LookupEnv: os.LookupEnv}
+	if code, done := p.ParseFlags(args); done {
+		return code
+	}
+	return p.Run(ctx)
+}

@@ -1,0 +1,70 @@
+package escapement
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
+
+// watch is the time now if anybody wants to know how long something takes.
+func (g *Gate) watch() time.Time {
+	if g.o.Observer == nil {
+		return time.Time{}
+	}
+	return time.Now()
+}
+
+// observe completes e with what identifies the request. Callers on the hot
+// path ask for the Observer first, so as not to build the event.
+func (g *Gate) observe(ctx context.Context, r *Request, e Event) {
+	if g.o.Observer == nil {
+		return
+	}
+	e.Key, e.Origin, e.RequestID = r.Key, r.Origin, r.ID
+	e.Ending.Result.Payload = nil
+	g.o.Observer.Observe(ctx, e)
+}
+
+// log writes one line. The client's own key and the payload never stand in it.
+func (g *Gate) log(ctx context.Context, level slog.Level, r *Request, msg string, attrs ...slog.Attr) {
+	if !g.o.Logger.Enabled(ctx, level) {
+		return
+	}
+	all := make([]slog.Attr, 0, 4+len(attrs))
+	if r != nil {
+		if r.Origin.Trace != "" {
+			all = append(all, slog.String("trace", r.Origin.Trace))
+		}
+		if r.ID != "" {
+			all = append(all, slog.String("request", r.ID))
+		}
+		if r.keyed() {
+			all = append(all, slog.String("key", r.Key.ID.String()))
+		}
+		if r.Origin.Route != "" {
+			all = append(all, slog.String("route", r.Origin.Route))
+		}
+	}
+	g.o.Logger.LogAttrs(ctx, level, msg, append(all, attrs...)...)
+}
+
+// health remembers whether a store answers, so that an outage is two lines in
+// the log and not two per request.
+type health struct {
+	what string
+	away atomic.Bool
+}
+
+// saw takes note of a call's error, which must not be one of the answers that
+// stores give as errors.
+func (h *health) saw(ctx context.Context, g *Gate, r *Request, err error) {
+	switch {
+	case err != nil && h.away.CompareAndSwap(false, true):
+		g.log(ctx, slog.LevelWarn, r, "the "+h.what+" is unavailable", slog.Any("err", err))
+	case err != nil:
+		g.log(ctx, slog.LevelDebug, r, "the "+h.what+" is unavailable", slog.Any("err", err))
+	case h.away.Load() && h.away.CompareAndSwap(true, false):
+		g.log(ctx, slog.LevelInfo, r, "the "+h.what+" is available again")
+	}
+}

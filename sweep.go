@@ -1,0 +1,43 @@
+package escapement
+
+import (
+	"context"
+	"time"
+)
+
+// sweepBatch is how many records one Sweep may remove.
+const sweepBatch = 500
+
+// sweep cleans the record store until ctx ends.
+func (g *Gate) sweep(ctx context.Context) {
+	tick := time.NewTicker(g.o.SweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			g.sweepAll(ctx)
+		}
+	}
+}
+
+// sweepAll sweeps in batches until one is not full.
+func (g *Gate) sweepAll(ctx context.Context) {
+	var none Request
+	for ctx.Err() == nil {
+		start := g.watch()
+		c, cancel := context.WithTimeout(ctx, g.o.RecordsDeadline)
+		n, err := g.keeper.Sweep(c, sweepBatch)
+		cancel()
+		if g.o.Observer != nil {
+			g.observe(ctx, &none, Event{Kind: RecordsSwept, Took: time.Since(start), Count: n, Err: err, Background: true})
+		}
+		if ctx.Err() == nil {
+			g.records.saw(ctx, g, nil, err)
+		}
+		if err != nil || n < sweepBatch {
+			return
+		}
+	}
+}
