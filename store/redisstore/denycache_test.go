@@ -55,7 +55,7 @@ func TestDenyCacheRefusesWhatTheStoreWould(t *testing.T) {
 	}
 	const n = 20_000
 	for i := range n {
-		clock.Advance(time.Duration(1+i%7919) * time.Microsecond)
+		clock.Advance(time.Duration(1+i%1009) * time.Microsecond)
 		charges := []ratelimit.Charge{{Rule: rules[i%3], Subject: fmt.Sprint(i % 5), Cost: int64(1 + i%2)}}
 		if i%4 == 0 {
 			charges = append(charges, ratelimit.Charge{Rule: rules[(i+1)%3], Subject: "s", Cost: 1})
@@ -79,8 +79,8 @@ func TestDenyCacheRefusesWhatTheStoreWould(t *testing.T) {
 			}
 		}
 	}
-	if asked.takes.Load() > n/2 {
-		t.Fatalf("of %d calls, most of them refused, %d went to the store", n, asked.takes.Load())
+	if asked.takes.Load() > n*4/5 {
+		t.Fatalf("of %d calls, %d went to the store: the cache has hardly answered", n, asked.takes.Load())
 	}
 }
 

@@ -29,7 +29,7 @@ func StartCluster(t testing.TB, masters, replicasOfEach int) *Cluster {
 			t.Fatal(err)
 		}
 		s, err := New(subdir(t, top, strconv.Itoa(i)), "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus),
-			"--cluster-node-timeout", "1500", "--cluster-replica-validity-factor", "0", "--appendfsync", "everysec")
+			"--cluster-node-timeout", "1500", "--repl-ping-replica-period", "1", "--cluster-replica-validity-factor", "0", "--appendfsync", "everysec")
 		if err != nil {
 			t.Fatal(err)
 		}
