@@ -248,7 +248,7 @@ func (s *Store) takeSlowly(ctx context.Context, charges []ratelimit.Charge, keys
 		if done {
 			var undo []change
 			for _, c := range changes {
-				if c.fresh != "" {
+				if c.fresh != "" && d.Taken != nil { // what a refusal repairs stays
 					undo = append(undo, c.undone(now))
 				}
 			}

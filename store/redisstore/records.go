@@ -45,8 +45,12 @@ func (s *Store) Reserve(ctx context.Context, c idempotency.Claim) (idempotency.A
 		if err != nil {
 			return idempotency.Answer{}, err
 		}
-		if a.Outcome == idempotency.Started && twice {
-			a.Reservation.Repeated = true
+		if a.Outcome == idempotency.Started {
+			a.Reservation.Repeated = a.Reservation.Repeated || twice
+		} else if twice { // R12: a copy that arrives late must not claim the key
+			if err := s.Void(ctx, c.Key, c.Owner); err != nil {
+				return idempotency.Answer{}, err
+			}
 		}
 		changed, err := s.bodies(ctx, key, &a.Record, &d)
 		if err != nil {
@@ -85,11 +89,9 @@ func readAnswer(c *idempotency.Claim, msgs []rueidis.RedisMessage) (a idempotenc
 	if err != nil {
 		return a, d, err
 	}
+	d.rec.Key = c.Key
 	a.Record = d.rec
-	a.Record.Key = c.Key
-	if a.Outcome != idempotency.Refused {
-		a.Record, _ = idempotency.View(a.Record, a.Record.AsOf)
-	}
+	a.Record, _ = idempotency.View(a.Record, a.Record.AsOf)
 	if a.Outcome == idempotency.Started {
 		a.Reservation = idempotency.Reservation{
 			Key: c.Key, Owner: c.Owner, Token: a.Record.Token, LeaseEnd: a.Record.LeaseEnd,

@@ -9,13 +9,19 @@
 --          record reads the stored payload
 local owner, token, kind = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
 local UNKNOWN, DONE, NOT_RUN = 0, 1, 2
+local again = ARGV[4] == '1'
 local class, by, notkept, status, window = struct.unpack('<BBBi8i8', ARGV[6])
 local payload = ARGV[7]
 
 local r = load()
 current(r)
 if r.state == FREE then
-	return kind == NOT_RUN and 2 or 0
+	if kind ~= NOT_RUN then
+		return 0
+	elseif not again or owner == NOBODY or marked(r, owner) then
+		return 2 -- it owns nothing, which is what it asks for
+	end
+	with_mark(r, owner)
 elseif kind == NOT_RUN and owner ~= NOBODY and r.released == owner and r.token == token then
 	return 2
 elseif not owned(r, owner, token) then
@@ -33,9 +39,12 @@ elseif kind == DONE then
 		r.set = { 'p', payload }
 	end
 	ended(r)
+	if again and class == FAILED_RETRYABLE then -- R12: else a late copy claims by R6
+		with_mark(r, owner)
+	end
 elseif kind == NOT_RUN then
 	not_run(r)
-	if ARGV[4] == '1' then
+	if again then
 		with_mark(r, owner)
 	end
 elseif r.lease_end <= now then

@@ -134,11 +134,11 @@ end
 local function not_run(r)
 	local open = r.nsteps > r.found_steps or r.nopen > 0
 	local owner = r.owner
-	if r.found == FOUND_UNKNOWN then
-		r.lease_end = r.found_lease
-	elseif open then
+	if open then -- and its quiet time runs from here (R11), whatever was found
 		r.lease_end = math.min(r.lease_end, now)
 		without_result(r)
+	elseif r.found == FOUND_UNKNOWN then
+		r.lease_end = r.found_lease
 	elseif r.found == FOUND_RETRYABLE then
 		ended(r)
 		r.window_end = now

@@ -37,8 +37,26 @@ local function compare(old, fresh)
 	return equal, comparable or not equal
 end
 
+-- merge returns the fresh fingerprints, and those old ones whose tags are not
+-- among them (R2).
+local function merge(old, fresh)
+	if old == '' or old == fresh then
+		return fresh
+	end
+	local tags = {}
+	each_print(fresh, function(tag) tags[tag] = true end)
+	local all = fresh
+	each_print(old, function(tag, sum)
+		if not tags[tag] then
+			all = all .. struct.pack('<I4', #tag) .. tag .. sum
+		end
+	end)
+	return all
+end
+
 local function start(r, found, owner, terms, prints, client)
-	if prints ~= '' then
+	prints = merge(r.prints, prints)
+	if prints ~= r.prints or r.wipe and prints ~= '' then
 		r.prints = prints
 		r.set = { 'f', prints }
 	end
