@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -78,6 +79,11 @@ func explain(what string, err error) error {
 		}
 		return f
 	}
+	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
+		f.text = "redisstore: " + what + ": cannot connect: " + err.Error()
+		f.is = []error{ErrUnavailable, ErrNotExecuted}
+		return f
+	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		f.text = "redisstore: " + what + ": gave up waiting for Redis: " + err.Error()
 	}
@@ -101,4 +107,7 @@ func passing(err error) bool {
 
 // sent reports whether the call may have reached Redis and be carried out,
 // then or later.
-func sent(err error) bool { return err != nil && code(err) == "" }
+func sent(err error) bool {
+	op := (*net.OpError)(nil)
+	return err != nil && code(err) == "" && (!errors.As(err, &op) || op.Op != "dial")
+}

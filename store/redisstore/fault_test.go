@@ -185,7 +185,10 @@ func TestErrorsAreClear(t *testing.T) {
 		server := redistest.Start(t)
 		s := open(t, "redis://"+server.Addr, nil)
 		server.Kill()
-		expect(t, try(s), "redisstore: take", "", false)
+		if err := try(s); !errors.Is(err, redisstore.ErrUnavailable) { // the connection may still have been there
+			t.Fatalf("Take from a server that is gone: %v", err)
+		}
+		expect(t, try(s), "cannot connect", "", true)
 		if _, err := redisstore.Open("redis://"+server.Addr, redisstore.Options{}); !errors.Is(err, redisstore.ErrUnavailable) {
 			t.Fatalf("Open of a server that is not there: %v", err)
 		}

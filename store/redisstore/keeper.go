@@ -96,14 +96,14 @@ func (s *Store) Sweep(ctx context.Context, limit int) (removed int, err error) {
 				return removed, err
 			}
 			if removed == limit {
-				s.sweep.cursor.Store(&at) // the same keys again: some may be left
+				s.sweep.stay(at) // the same keys again: some may be left
 				return removed, nil
 			}
 		}
 		if at.cursor = next; next == 0 {
 			at = place{node: nodes[n].addr + "\x00"} // the next one
 		}
-		s.sweep.cursor.Store(&at)
+		s.sweep.stay(at)
 	}
 	return removed, nil
 }

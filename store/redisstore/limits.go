@@ -434,5 +434,5 @@ func (s *Store) Reset(ctx context.Context, rule, subject string) error {
 		return err
 	}
 	key, _ := s.limitKey(rule, subject)
-	return explain("reset", s.client.Do(ctx, s.client.B().Del().Key(key).Build()).Error())
+	return explain("reset", s.do(ctx, func() rueidis.Completed { return s.client.B().Del().Key(key).Build() }).Error())
 }

@@ -1,10 +1,12 @@
 package redisstore_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -78,3 +80,7 @@ func reopen(t testing.TB, url string, s *redisstore.Store, clock *storetest.Cloc
 }
 
 func fixedClock() *storetest.Clock { return storetest.NewClock() }
+
+func contextFor(t testing.TB, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.Context(), d)
+}

@@ -133,7 +133,7 @@ func (s *Store) bodies(ctx context.Context, key string, rec *idempotency.Record,
 			fields = append(fields, "a"+strconv.Itoa(i+1))
 		}
 	}
-	got, err := s.client.Do(ctx, s.client.B().Hmget().Key(key).Field(fields...).Build()).ToArray()
+	got, err := s.do(ctx, func() rueidis.Completed { return s.client.B().Hmget().Key(key).Field(fields...).Build() }).ToArray()
 	if err != nil {
 		return false, explain("read a payload", err)
 	}

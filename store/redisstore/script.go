@@ -5,6 +5,7 @@ import (
 	"crypto/sha1"
 	_ "embed"
 	"encoding/hex"
+	"errors"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -117,9 +118,28 @@ func (s *Store) runAll(ctx context.Context, sc *script, calls []call) []rueidis.
 	}
 	res := s.client.DoMulti(ctx, cmds...)
 	for i := range res {
-		if unknown(res[i].Error()) {
-			res[i] = run(ctx, s.client, sc, calls[i].keys, calls[i].args)
+		if err := res[i].Error(); unknown(err) || othersEnd(ctx, err) {
+			res[i] = insist(ctx, func() rueidis.RedisResult { return run(ctx, s.client, sc, calls[i].keys, calls[i].args) })
 		}
+	}
+	return res
+}
+
+// othersEnd reports whether a call failed because another's context ended: the
+// client connects in the name of the first call that needs the connection, and
+// those that wait for it fail with that one. Nothing was sent then.
+func othersEnd(ctx context.Context, err error) bool {
+	return err != nil && ctx.Err() == nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
+}
+
+// insist calls do again while others' contexts end.
+func insist(ctx context.Context, do func() rueidis.RedisResult) rueidis.RedisResult {
+	res := do()
+	for range 8 {
+		if !othersEnd(ctx, res.Error()) {
+			break
+		}
+		res = do()
 	}
 	return res
 }
@@ -161,5 +181,5 @@ func (s *Store) once(ctx context.Context, sc *script, keys, args []string) (ruei
 	if s.confirm.replicas > 0 && sc.wrote != nil {
 		return s.runConfirmed(ctx, sc, keys, args)
 	}
-	return run(ctx, s.client, sc, keys, args).ToMessage()
+	return insist(ctx, func() rueidis.RedisResult { return run(ctx, s.client, sc, keys, args) }).ToMessage()
 }

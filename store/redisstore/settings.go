@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/redis/rueidis"
+
 	"github.com/escapement-dev/escapement/idempotency"
 )
 
@@ -30,7 +32,7 @@ func (s *Store) Get(ctx context.Context, name string) (value []byte, version int
 	if err := ctx.Err(); err != nil {
 		return nil, 0, err
 	}
-	got, err := s.client.Do(ctx, s.client.B().Hmget().Key(s.settingKey(name)).Field("v", "n").Build()).ToArray()
+	got, err := s.do(ctx, func() rueidis.Completed { return s.client.B().Hmget().Key(s.settingKey(name)).Field("v", "n").Build() }).ToArray()
 	if err != nil {
 		return nil, 0, explain("get a setting", err)
 	}
@@ -90,7 +92,9 @@ func (s *Store) Audit(ctx context.Context, after int64, limit int) ([]idempotenc
 		return nil, err
 	}
 	after = max(after, 0)
-	got, err := s.client.Do(ctx, s.client.B().Lrange().Key(s.auditKey()).Start(after).Stop(after+int64(limit)-1).Build()).AsStrSlice()
+	got, err := s.do(ctx, func() rueidis.Completed {
+		return s.client.B().Lrange().Key(s.auditKey()).Start(after).Stop(after + int64(limit) - 1).Build()
+	}).AsStrSlice()
 	if err != nil {
 		return nil, explain("read the audit log", err)
 	}

@@ -108,7 +108,12 @@ func (s *Store) Close() error {
 
 // Ping asks Redis for a sign of life.
 func (s *Store) Ping(ctx context.Context) error {
-	return explain("ping", s.client.Do(ctx, s.client.B().Ping().Build()).Error())
+	return explain("ping", s.do(ctx, func() rueidis.Completed { return s.client.B().Ping().Build() }).Error())
+}
+
+// do sends a command, which build makes anew each time.
+func (s *Store) do(ctx context.Context, build func() rueidis.Completed) rueidis.RedisResult {
+	return insist(ctx, func() rueidis.RedisResult { return s.client.Do(ctx, build()) })
 }
 
 // clock is the first argument of every script; see now.lua.
@@ -123,3 +128,6 @@ func (s *Store) clock() string {
 type sweeper struct {
 	cursor atomic.Pointer[place]
 }
+
+// stay notes where the next Sweep begins.
+func (s *sweeper) stay(at place) { s.cursor.Store(&at) }
