@@ -52,7 +52,8 @@ func TestFault08SlowLimitOutlivesItsDebt(t *testing.T) {
 	s := open(t, "redis://"+shared.Addr, nil)
 	log := ratelimit.Rule{Name: "log", Algorithm: ratelimit.SlidingWindowLog, Quota: 5, Window: time.Hour}
 	for i, c := range []ratelimit.Charge{
-		perHour("slow", "s", 1), perHour("slow", "s", 4), perHour("slow2", "s", 5), {Rule: log, Subject: "s", Cost: 1},
+		perHour("slow", "s", 1), perHour("slow", "s", 4), perHour("slow2", "s", 5),
+		{Rule: log, Subject: "s", Cost: 1},
 		{Rule: ratelimit.Rule{Name: "year", Quota: 1, Window: 365 * 24 * time.Hour, Burst: 10}, Subject: "s", Cost: 10},
 		{Rule: ratelimit.Rule{Name: "fast", Quota: 1_000_000_000, Window: time.Second}, Subject: "s", Cost: 1},
 	} {
