@@ -141,7 +141,6 @@ func compare(program string, rounds, seconds, conns int) error {
 	}
 	up := "http://" + free()
 	bareAddr := free()
-	type server struct{ name, addr string }
 	start := func(name string, arg ...string) error {
 		c := exec.CommandContext(ctx, name, arg...)
 		c.Stderr = os.Stderr

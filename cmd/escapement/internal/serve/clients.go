@@ -41,11 +41,11 @@ func clients(next http.Handler, body, answer pace) http.Handler {
 		// HTTP/2 it ends the stream when it comes, and must not outlive its call.
 		lift := r.ProtoMajor >= 2
 		pw := &pacedWriter{ResponseWriter: w, control: control, pace: answer, lift: lift}
-		if !lift {
-			pw.allow() // that of the connection's request before may be over
-		}
 		if r.Body != nil && r.Body != http.NoBody {
-			pb := &pacedBody{ReadCloser: r.Body, control: control, answer: pw, pace: body, lift: lift}
+			pb := &pacedBody{ReadCloser: r.Body, control: control, pace: body, lift: lift}
+			if r.Header.Get("Expect") != "" {
+				pb.answer = pw
+			}
 			r2 := *r
 			r2.Body, r = pb, &r2
 			// What the handler leaves unread, the server reads: not for long.
@@ -61,7 +61,7 @@ func clients(next http.Handler, body, answer pace) http.Handler {
 type pacedBody struct {
 	io.ReadCloser
 	control *http.ResponseController
-	answer  *pacedWriter
+	answer  *pacedWriter // only if the first read may send 100 Continue
 	pace    pace
 	n       int64
 	spent   time.Duration
@@ -73,8 +73,8 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	if b.ended {
 		return b.ReadCloser.Read(p)
 	}
-	if b.n == 0 && !b.lift {
-		b.answer.allow() // the first read may send 100 Continue
+	if b.answer != nil && b.n == 0 {
+		b.answer.took(b.answer.allow())
 	}
 	start := time.Now()
 	_ = b.control.SetReadDeadline(start.Add(b.pace.left(b.n, b.spent)))
@@ -104,14 +104,22 @@ type pacedWriter struct {
 	n       int64
 	spent   time.Duration
 	lift    bool
+	until   time.Time // the deadline that this request has set
 }
 
 // Unwrap is for http.ResponseController.
 func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// allow sets a deadline for what is about to be written, and returns the time.
+// One that was set a moment ago for this request will do, since setting one is
+// not free. That of the connection's request before does not count.
 func (w *pacedWriter) allow() time.Time {
 	now := time.Now()
-	_ = w.control.SetWriteDeadline(now.Add(w.pace.left(w.n, w.spent)))
+	left := w.pace.left(w.n, w.spent)
+	if w.until.IsZero() || w.until.Sub(now) < left-left/4 || w.until.Sub(now) > left {
+		w.until = now.Add(left)
+		_ = w.control.SetWriteDeadline(w.until)
+	}
 	return now
 }
 
@@ -133,7 +141,8 @@ func (w *pacedWriter) Write(p []byte) (int, error) {
 func (w *pacedWriter) took(start time.Time) {
 	w.spent += time.Since(start)
 	if w.lift {
-		_ = w.control.SetWriteDeadline(time.Time{})
+		w.until = time.Time{}
+		_ = w.control.SetWriteDeadline(w.until)
 	}
 }
 

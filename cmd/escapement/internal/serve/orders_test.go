@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/escapement-dev/escapement/cmd/escapement/internal/config"
 )
 
 const key = "Idempotency-Key"
@@ -165,6 +167,28 @@ func TestTwoServersShareAFile(t *testing.T) {
 		t.Errorf("got %v, want %v replayed", again, first)
 	}
 	b.wantCounts("/v1/orders", 0, 0)
+}
+
+// Another secret finds no earlier key: the start says so, once.
+func TestOtherSecretIsSaid(t *testing.T) {
+	file := ""
+	for i, tt := range []struct {
+		secret string
+		said   bool
+	}{{"", false}, {"", false}, {"another-secret-1", true}, {"another-secret-1", false}, {"another-secret-2", true}} {
+		r := newRig(t, setup{file: file, change: func(c *config.Config) { c.Secret = tt.secret }})
+		file = r.file
+		var out strings.Builder
+		if err := r.server.Block(&out); err != nil {
+			t.Fatal(err)
+		}
+		if said := strings.Contains(out.String(), "the secret is not the one"); said != tt.said {
+			t.Errorf("start %d: said %v, want %v", i, said, tt.said)
+		}
+		if err := r.stopServer(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestMemoryStore(t *testing.T) {
