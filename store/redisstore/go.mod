@@ -1,8 +1,10 @@
 module github.com/escapement-dev/escapement/store/redisstore
 
-go 1.26
+go 1.26.0
 
 require (
+	github.com/escapement-dev/escapement v0.0.0
+	github.com/escapement-dev/escapement/store/storetest v0.0.0
 	github.com/redis/rueidis v1.0.79
 	go.uber.org/goleak v1.3.0
 )
