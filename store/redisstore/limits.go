@@ -66,7 +66,8 @@ func (s *Store) Take(ctx context.Context, charges []ratelimit.Charge) (ratelimit
 		d, _, err := s.takeTogether(ctx, charges, groups[0].keys, true, false)
 		return d, err
 	}
-	return s.takeApart(ctx, charges, groups)
+	d, _, err := s.takeApart(ctx, charges, groups)
+	return d, err
 }
 
 func validCharges(ctx context.Context, charges []ratelimit.Charge) error {

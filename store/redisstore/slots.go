@@ -74,10 +74,11 @@ const refundTime = time.Second
 // takeApart charges groups one after the other. Once one refuses, those before
 // it are given back, and all others are looked at, so that the decision says
 // everything.
-func (s *Store) takeApart(ctx context.Context, charges []ratelimit.Charge, groups []group) (ratelimit.Decision, error) {
-	d := ratelimit.Decision{Allowed: true, Levels: make([]ratelimit.Level, len(charges))}
+//
+// If they passed, undo is what takes token buckets back.
+func (s *Store) takeApart(ctx context.Context, charges []ratelimit.Charge, groups []group) (d ratelimit.Decision, undo []change, err error) {
+	d = ratelimit.Decision{Allowed: true, Levels: make([]ratelimit.Level, len(charges))}
 	taken := &ratelimit.Taken{Charges: append([]ratelimit.Charge(nil), charges...), Receipts: make([]ratelimit.Receipt, len(charges))}
-	var undo []change
 	ask := func(g *group, real bool) error {
 		some := make([]ratelimit.Charge, len(g.from))
 		for i, at := range g.from {
@@ -100,7 +101,7 @@ func (s *Store) takeApart(ctx context.Context, charges []ratelimit.Charge, group
 	for i := range groups {
 		if err := ask(&groups[i], true); err != nil {
 			s.refund(ctx, taken, undo)
-			return ratelimit.Decision{}, err
+			return ratelimit.Decision{}, nil, err
 		}
 		if d.Allowed {
 			continue
@@ -109,14 +110,14 @@ func (s *Store) takeApart(ctx context.Context, charges []ratelimit.Charge, group
 		for j := range groups {
 			if j != i {
 				if err := ask(&groups[j], false); err != nil {
-					return ratelimit.Decision{}, err
+					return ratelimit.Decision{}, nil, err
 				}
 			}
 		}
-		return d, nil
+		return d, nil, nil
 	}
 	d.Taken = taken
-	return d, nil
+	return d, undo, nil
 }
 
 // refund gives back what was taken before a refusal or an error. A bucket that
