@@ -146,6 +146,26 @@ func TestSentinelFailover(t *testing.T) {
 	}
 }
 
+// A master that lives on as a replica answers READONLY until the client has
+// followed.
+func TestSentinelTurnsTheMasterIntoAReplica(t *testing.T) {
+	s := redistest.StartSentinel(t, 1)
+	l := startLoad(t, open(t, "redis+sentinel://"+strings.Join(s.Addrs(), ",")+"/"+redistest.MasterName, nil), 8)
+	l.recovered()
+	from, old := s.Replicas[0].Log(), s.Master.Log()
+	s.Sentinels[0].Cli(t, "sentinel", "failover", redistest.MasterName)
+	s.Replicas[0].Expect(t, from, "MASTER MODE enabled")
+	s.Master.Expect(t, old, "MASTER <-> REPLICA sync: Finished with success")
+	if took := l.recovered(); took > 10*time.Second {
+		t.Fatalf("after the new master stood, it took %v until all came through", took)
+	}
+	before := l.count()
+	l.recovered()
+	if after := l.count(); after != before {
+		t.Fatalf("after the failover there are still faults: %v", l.faults)
+	}
+}
+
 func TestClusterFailover(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 1)
 	l := startLoad(t, open(t, "redis+cluster://"+strings.Join(c.Addrs(), ","), nil), 12)

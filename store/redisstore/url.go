@@ -105,10 +105,11 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 	o.Password, _ = u.User.Password()
 	o.ClientName = "escapement"
 	o.Dialer.Timeout = 2 * time.Second
-	o.Dialer.KeepAlive = 5 * time.Second
-	// A write that hangs longer than this gives the connection up; the caller's
-	// context ends the wait of a call.
-	o.ConnWriteTimeout = 5 * time.Second
+	// The client asks an idle connection for a sign of life every second, and
+	// gives up one that does not answer for three. The wait of a call ends with
+	// its own context.
+	o.Dialer.KeepAlive = time.Second
+	o.ConnWriteTimeout = 3 * time.Second
 	o.DisableCache = true
 	o.DisableRetry = true
 	o.AlwaysPipelining = true
