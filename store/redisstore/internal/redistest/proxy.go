@@ -1,8 +1,7 @@
 package redistest
 
 import (
-	"errors"
-	"io"
+	"bytes"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -36,8 +35,8 @@ func StartProxy(t testing.TB, s *Server) *Proxy {
 	return p
 }
 
-// LoseReply lets the next call reach the server and closes its connection when
-// the server answers.
+// LoseReply lets the next script reach the server and closes its connection
+// when the server answers.
 func (p *Proxy) LoseReply() { p.lose.Store(true) }
 
 func (p *Proxy) accept() {
@@ -62,23 +61,39 @@ func (p *Proxy) accept() {
 			delete(p.conns, server)
 			p.mu.Unlock()
 		}
+		var lost atomic.Bool // whether this connection's next reply is to be lost
 		p.wg.Go(func() {
-			_, _ = io.Copy(server, client)
-			end()
+			defer end()
+			pass(server, client, func(b []byte) bool {
+				if bytes.Contains(b, []byte("EVALSHA")) && p.lose.CompareAndSwap(true, false) {
+					lost.Store(true)
+				}
+				return true
+			})
 		})
 		p.wg.Go(func() {
 			defer end()
-			b := make([]byte, 64<<10)
-			for {
-				n, err := server.Read(b)
-				if n > 0 && p.lose.CompareAndSwap(true, false) {
-					return
-				}
-				if _, werr := client.Write(b[:n]); errors.Join(err, werr) != nil {
-					return
-				}
-			}
+			pass(client, server, func([]byte) bool { return !lost.Load() })
 		})
+	}
+}
+
+// pass copies until one of the connections ends, or look says no.
+func pass(to, from net.Conn, look func([]byte) bool) {
+	b := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(b)
+		if n > 0 {
+			if !look(b[:n]) {
+				return
+			}
+			if _, werr := to.Write(b[:n]); werr != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
 	}
 }
 
