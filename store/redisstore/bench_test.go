@@ -164,7 +164,21 @@ func each(b *testing.B, callers int, do func(b *testing.B, i int)) {
 	b.StopTimer()
 }
 
-var scriptStats = regexp.MustCompile(`cmdstat_evalsha:calls=\d+,usec=(\d+),`)
+var scriptStats = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+),usec=(\d+),`)
+
+// scriptCalls is how many scripts the shared server has run.
+func scriptCalls(t *testing.T) int {
+	t.Helper()
+	m := scriptStats.FindStringSubmatch(shared.Cli(t, "info", "commandstats"))
+	if m == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(m[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
 
 // scriptTime is how many microseconds the server has spent in scripts.
 func scriptTime(b *testing.B, server *redistest.Server) int64 {
@@ -177,7 +191,7 @@ func scriptTime(b *testing.B, server *redistest.Server) int64 {
 	if m == nil {
 		return 0
 	}
-	n, err := strconv.ParseInt(string(m[1]), 10, 64)
+	n, err := strconv.ParseInt(string(m[2]), 10, 64)
 	if err != nil {
 		b.Fatal(err)
 	}
