@@ -130,11 +130,19 @@ type owed struct {
 	queued  bool
 }
 
+// replace puts e in the place of the ending that the background is trying to
+// record, and reports false if there is none.
+func (o *owed) replace(e idempotency.Ending) bool {
+	if o.queued {
+		o.ending, o.version = e, o.version+1
+	}
+	return o.queued
+}
+
 // owe leaves the ending to the background.
 func (a *Run) owe(e idempotency.Ending) {
 	a.mu.Lock()
-	if a.owed.queued {
-		a.owed.ending, a.owed.version = e, a.owed.version+1
+	if a.owed.replace(e) {
 		a.mu.Unlock()
 		return
 	}
@@ -149,15 +157,11 @@ func (a *Run) owe(e idempotency.Ending) {
 	a.g.queue.add(&task{cap: pause, due: time.Now().Add(jitter(min(firstPause, pause))), try: a.pay})
 }
 
-// owes replaces the ending that the background is trying to record, if it is.
-func (a *Run) owes(e idempotency.Ending) bool {
+// amend is owed.replace under the lock.
+func (a *Run) amend(e idempotency.Ending) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.owed.queued {
-		return false
-	}
-	a.owed.ending, a.owed.version = e, a.owed.version+1
-	return true
+	return a.owed.replace(e)
 }
 
 // pay tries to record what is owed.
@@ -185,7 +189,8 @@ func (a *Run) pay(worker context.Context) bool {
 }
 
 // keep renews the lease of an ending that waits for its record, once a third of
-// it is over, so that meanwhile the key is in progress and not unknown. If somebody else has the key, the next try will find out.
+// it is over, so that meanwhile the key is in progress and not unknown. If
+// somebody else has the key, the next try will find out.
 func (a *Run) keep(worker context.Context) {
 	lease := a.req.Policy.Terms.Lease
 	a.mu.Lock()

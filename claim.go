@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/ratelimit"
 )
 
 // claim is Do for a request with a key.
@@ -21,7 +22,7 @@ func (g *Gate) claim(ctx context.Context, r Request, fn func(context.Context, *R
 	if g.slots.closed() {
 		return v, ErrClosed
 	}
-	requests, executions := split(r.Charges)
+	requests, executions := ratelimit.Split(r.Charges)
 	v.Decision, err = g.take(ctx, &r, requests)
 	if err != nil || !v.Decision.Allowed {
 		return v, err

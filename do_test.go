@@ -200,6 +200,9 @@ func TestUnkeyedRunsAsItIs(t *testing.T) {
 		if _, keyed := run.Reservation(); keyed {
 			t.Error("a reservation without a key")
 		}
+		if !run.Decision().Allowed {
+			t.Error("the attempt's decision is not the verdict's")
+		}
 		if err := run.Hold(got); err != nil {
 			t.Error(err)
 		}

@@ -42,7 +42,7 @@ func (a *Run) record(v *Verdict, e idempotency.Ending) {
 		return
 	}
 	if !s.fenced {
-		a.owes(s.ending) // where an earlier word of it still waits
+		a.amend(s.ending) // where an earlier word of it still waits
 	}
 	v.settledBy(s)
 }
@@ -101,11 +101,7 @@ func (a *Run) end(e idempotency.Ending, background bool) error {
 	if a.g.o.Observer != nil {
 		a.g.observe(a.ctx, a.req, Event{Kind: EndingRecorded, Took: time.Since(start), Ending: e, Err: err, Background: background})
 	}
-	if errors.Is(err, idempotency.ErrFenced) {
-		a.g.records.saw(a.ctx, a.g, a.req, nil)
-	} else {
-		a.g.records.saw(a.ctx, a.g, a.req, err)
-	}
+	a.g.records.saw(a.ctx, a.g, a.req, err)
 	return err
 }
 
@@ -152,7 +148,7 @@ func (a *Run) recordLate(e idempotency.Ending) {
 	if e.Kind == idempotency.EndedUnknown {
 		return
 	}
-	if a.owes(e) {
+	if a.amend(e) {
 		return
 	}
 	s, err := a.settleOnce(e, true)

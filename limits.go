@@ -10,7 +10,8 @@ import (
 )
 
 // Limit charges without running anything: for callers that must judge a
-// request's charges before they read its body. Give Do only the others then.
+// request's charges before they read its body. Give Do only the others then
+// (see ratelimit.Split).
 // The error is ErrClosed, ErrLimits, or a fault of charges; after ErrLimits the
 // charges may have been taken.
 func (g *Gate) Limit(ctx context.Context, charges []ratelimit.Charge) (ratelimit.Decision, error) {
@@ -51,7 +52,7 @@ func (g *Gate) take(ctx context.Context, r *Request, charges []ratelimit.Charge)
 	if g.o.Observer != nil {
 		g.observe(ctx, r, Event{Kind: LimitsAsked, Took: time.Since(start), Levels: d.Levels, Allowed: d.Allowed, Err: err})
 	}
-	if err != nil && ctx.Err() == nil || err == nil { // a caller that has gone says nothing of the store
+	if err == nil || ctx.Err() == nil { // a caller that has gone says nothing of the store
 		g.limits.saw(ctx, g, r, err)
 	}
 	if err != nil {
@@ -73,32 +74,6 @@ func (g *Gate) giveBack(ctx context.Context, r *Request, t *ratelimit.Taken) {
 		g.observe(ctx, r, Event{Kind: ChargesReturned, Took: time.Since(start), Err: err})
 	}
 	g.limits.saw(ctx, g, r, err)
-}
-
-// split parts charges by kind. It allocates only if there are both kinds.
-func split(charges []ratelimit.Charge) (requests, executions []ratelimit.Charge) {
-	n := 0
-	for _, c := range charges {
-		if c.Kind == ratelimit.Executions {
-			n++
-		}
-	}
-	switch n {
-	case 0:
-		return charges, nil
-	case len(charges):
-		return nil, charges
-	}
-	requests = make([]ratelimit.Charge, 0, len(charges)-n)
-	executions = make([]ratelimit.Charge, 0, n)
-	for _, c := range charges {
-		if c.Kind == ratelimit.Executions {
-			executions = append(executions, c)
-		} else {
-			requests = append(requests, c)
-		}
-	}
-	return requests, executions
 }
 
 // join is the decision of both kinds, its levels in the order of charges. It

@@ -2,9 +2,12 @@ package escapement
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"github.com/escapement-dev/escapement/idempotency"
 )
 
 // watch is the time now if anybody wants to know how long something takes.
@@ -56,9 +59,12 @@ type health struct {
 	away atomic.Bool
 }
 
-// saw takes note of a call's error, which must not be one of the answers that
-// stores give as errors.
+// saw takes note of a call's error. ErrFenced is an answer of the store;
+// ErrNotFound, the other one, does not come here (see Gate.lookup).
 func (h *health) saw(ctx context.Context, g *Gate, r *Request, err error) {
+	if errors.Is(err, idempotency.ErrFenced) {
+		err = nil
+	}
 	switch {
 	case err != nil && h.away.CompareAndSwap(false, true):
 		g.log(ctx, slog.LevelWarn, r, "the "+h.what+" is unavailable", slog.Any("err", err))

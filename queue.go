@@ -41,7 +41,7 @@ func (q *queue) add(t *task) {
 
 // next takes the first task if it is due. Otherwise it returns nil and when to
 // ask again, if there is any.
-func (q *queue) next() (t *task, in time.Duration, any bool) {
+func (q *queue) next() (t *task, in time.Duration, some bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.tasks) == 0 {

@@ -45,7 +45,7 @@ type Run struct {
 }
 
 // unkeyed is the Run of every request with neither key nor charges.
-var unkeyed Run
+var unkeyed = Run{decision: ratelimit.Decision{Allowed: true}}
 
 type runKey struct{}
 
@@ -60,8 +60,7 @@ func RunFrom(ctx context.Context) *Run {
 func (a *Run) Reservation() (idempotency.Reservation, bool) { return a.res, a.g != nil }
 
 // Decision returns what the limits said of the request, for a function that
-// sends a part of its answer before Do returns. It is the same as the verdict's,
-// except that it is the zero value for a request with neither key nor charges.
+// sends a part of its answer before Do returns. It is the same as the verdict's.
 func (a *Run) Decision() ratelimit.Decision { return a.decision }
 
 // Hold makes sure that the attempt still holds its key, right before something
@@ -124,19 +123,19 @@ func (a *Run) extend(ctx context.Context, background bool) error {
 	if a.g.o.Observer != nil {
 		a.g.observe(a.ctx, a.req, Event{Kind: LeaseRenewed, Took: time.Since(before), Err: err, Background: background})
 	}
+	fenced := errors.Is(err, idempotency.ErrFenced)
+	if err == nil || fenced || ctx.Err() == nil { // else the caller was in a hurry, not the store away
+		a.g.records.saw(a.ctx, a.g, a.req, err)
+	}
 	switch {
 	case err == nil:
-		a.g.records.saw(a.ctx, a.g, a.req, nil)
 		a.mu.Lock()
 		if t := before.Add(lease); t.After(a.safe) {
 			a.safe = t
 		}
 		a.mu.Unlock()
-	case errors.Is(err, idempotency.ErrFenced):
-		a.g.records.saw(a.ctx, a.g, a.req, nil)
+	case fenced:
 		a.lose()
-	case ctx.Err() == nil: // else the caller was in a hurry, not the store away
-		a.g.records.saw(a.ctx, a.g, a.req, err)
 	}
 	return err
 }

@@ -179,6 +179,16 @@ func TestSubjects(t *testing.T) {
 	r := limitRig(t, []string{"api_key"}, map[string]Missing{"api_key": MissingRefuse})
 	r.do("GET", "/", "").problem(t, 400, "caller-unknown")
 	r.do("GET", "/", "", "X-Api-Key", "1").want(t, 201, "{\"order_id\":1}\n")
+
+	r = limitRig(t, []string{"header:x-region"}, map[string]Missing{"header:X-Region": MissingRefuse}) // one field
+	r.do("GET", "/", "").problem(t, 400, "caller-unknown")
+}
+
+func TestMissingNamesAFieldOnce(t *testing.T) {
+	_, err := newIdentity(Identity{Missing: map[string]Missing{"header:X-Region": MissingRefuse, "header:x-region": MissingShared}})
+	if err == nil || !strings.Contains(err.Error(), `"header:X-Region" twice`) {
+		t.Errorf("two spellings of one field: %v", err)
+	}
 }
 
 func TestSecretsAreNotInSubjects(t *testing.T) {
@@ -223,10 +233,15 @@ func TestNewNamesEveryFault(t *testing.T) {
 		"IPv6Prefix is 200", `Missing has "nobody"`, `Missing["user"] is 9`, "trusted proxy is not a prefix", "a source is empty",
 		"mode is 9", "max_answer is", "scope has no tenant", `"method" twice`, `scope has "pattern"`, "timeout is -1", "lease is 0", "pointer",
 		`pattern "POST"`, `pattern "/{y}/b"`, `Routes["/user"]`, "set Identity.User",
-		"Limits[0] (a)", `by has "nonsense"`, "kind is 7", `pattern "GET"`, "Limits[1] (a): an earlier limit has the same name", "by has user",
+		"Limits[0] (a)", `by has "nonsense"`, "kind 7", `pattern "GET"`, "Limits[1] (a): an earlier limit has the same name", "by has user",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not say %q", want)
+		}
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		if !strings.HasPrefix(line, "httpgate: ") {
+			t.Errorf("a line does not say where the fault is: %q", line)
 		}
 	}
 	if strings.Contains(err.Error(), ".go:") {

@@ -7,6 +7,6 @@
 // Refusals are application/problem+json (RFC 9457).
 //
 // A handler that knows more than its status says, calls [Report]. A handler
-// whose work is one database transaction lets [FenceIn] and
-// [EndIn] record the answer inside it.
+// whose work is one database transaction lets [FenceIn] and [EndIn] record the
+// answer inside it.
 package httpgate

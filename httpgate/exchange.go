@@ -50,21 +50,11 @@ type exchange struct {
 	whole   bool // hold all of the answer: the record is written inside a transaction
 	sent    bool // the header has gone out
 	gone    bool // the client has hung up; the work goes on
+	slow    bool // it was cut off, since it held up the work
 	over    bool // the handler has returned
-}
 
-// answer is what the handler has said so far.
-type answer struct {
-	header   http.Header // the handler's map
-	status   int         // 0: not said yet
-	snapshot http.Header // header when status was said
-	declared int64       // its Content-Length, or -1
-	written  int64       // bytes of the body
-	kept     []byte      // the body for the record, unless notKept
-	notKept  bool
-	out      int64  // bytes of the body that went to the client
-	tail     []byte // with notKept: those that did not yet
-	broken   bool   // a 101, or bytes beyond Content-Length
+	deadline time.Time     // of the attempt
+	held     time.Duration // for which the client has held it up
 }
 
 var (
@@ -189,27 +179,16 @@ func (x *exchange) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// sniff sets the content type as net/http would: a replay has it too.
-func (a *answer) sniff(p []byte) {
-	_, typed := a.snapshot["Content-Type"]
-	if !typed && a.snapshot.Get("Content-Encoding") == "" && a.snapshot.Get("Transfer-Encoding") == "" {
-		a.snapshot["Content-Type"] = []string{http.DetectContentType(p)}
-	}
-}
-
 // pass sends what has been said so far, but for the last keep bytes.
 func (x *exchange) pass(keep int) {
 	a := &x.answer
-	pending := a.tail
-	if !a.notKept {
-		pending = a.kept[a.out:]
-	}
+	pending := a.pending()
 	n := max(len(pending)-keep, 0)
 	a.out += int64(n)
 	if x.begin() {
 		x.sendHeader(a)
 		if n > 0 {
-			if _, err := x.w.Write(pending[:n]); err != nil {
+			if err := x.patiently(func() error { _, err := x.w.Write(pending[:n]); return err }); err != nil {
 				x.gone = true
 			}
 		}
@@ -261,7 +240,7 @@ func (x *exchange) FlushError() error {
 	x.pass(keep)
 	if x.begin() {
 		defer x.sending.Store(false)
-		if err := x.rc.Flush(); err != nil {
+		if err := x.patiently(x.rc.Flush); err != nil {
 			if errors.Is(err, http.ErrNotSupported) {
 				return err
 			}
@@ -334,15 +313,14 @@ func (x *exchange) deliver(a *answer) {
 	if !x.sent && hasBody(a.status) && a.declared < 0 && len(trailers) == 0 && a.snapshot["Transfer-Encoding"] == nil {
 		a.snapshot["Content-Length"] = []string{strconv.FormatInt(a.written, 10)}
 	}
+	if x.slow {
+		panic(http.ErrAbortHandler)
+	}
 	if x.gone {
 		return
 	}
 	x.sendHeader(a)
-	pending := a.tail
-	if !a.notKept {
-		pending = a.kept[a.out:]
-	}
-	if len(pending) > 0 {
+	if pending := a.pending(); len(pending) > 0 {
 		x.w.Write(pending)
 	}
 	setTrailers(x.w.Header(), a.snapshot, trailers)
@@ -379,80 +357,19 @@ func (x *exchange) run(ctx context.Context, next http.Handler) idempotency.Endin
 			x.mu.Unlock()
 		}
 	}()
+	x.mu.Lock()
+	x.deadline, _ = ctx.Deadline() // Gate.Do sets one
+	x.mu.Unlock()
 	next.ServeHTTP(x, x.r.WithContext(context.WithValue(ctx, exchangeKey{}, x)))
 	returned = true
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.over = true
-	if x.answer.status == 0 && x.frozen == nil {
-		x.say(http.StatusOK)
-	}
 	if x.frozen != nil { // the transaction's fate is the ending
 		return idempotency.UnknownEnding()
 	}
+	if x.answer.status == 0 {
+		x.say(http.StatusOK)
+	}
 	return x.ending(&x.answer)
-}
-
-// hasBody reports whether an answer of this status may have a body.
-func hasBody(status int) bool {
-	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
-}
-
-// trailers returns the trailers that the handler has set: those whose names it
-// had declared in the field Trailer, and those under http.TrailerPrefix.
-func (a *answer) trailers() http.Header {
-	var out http.Header
-	add := func(name string, lines []string) {
-		if len(lines) > 0 {
-			if out == nil {
-				out = make(http.Header)
-			}
-			out[http.CanonicalHeaderKey(name)] = slices.Clone(lines)
-		}
-	}
-	for _, line := range a.snapshot["Trailer"] {
-		for name := range strings.SplitSeq(line, ",") {
-			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
-			if !noTrailer(name) {
-				add(name, a.header[name])
-			}
-		}
-	}
-	for name, lines := range a.header {
-		if rest, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
-			add(rest, lines)
-		}
-	}
-	return out
-}
-
-// setTrailers adds trailers to h, after the body: those that header declares
-// by their names, the others as net/http wants undeclared ones.
-func setTrailers(h, header, trailers http.Header) {
-	for name, lines := range trailers {
-		if !declares(header, name) {
-			name = http.TrailerPrefix + name
-		}
-		h[name] = lines
-	}
-}
-
-func declares(header http.Header, trailer string) bool {
-	for _, line := range header["Trailer"] {
-		for name := range strings.SplitSeq(line, ",") {
-			if http.CanonicalHeaderKey(strings.TrimSpace(name)) == trailer {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// noTrailer names what may not be a trailer (RFC 9110, 6.5.1; as net/http).
-func noTrailer(name string) bool {
-	switch name {
-	case "", "Transfer-Encoding", "Content-Length", "Trailer":
-		return true
-	}
-	return false
 }

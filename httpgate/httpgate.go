@@ -1,22 +1,16 @@
 package httpgate
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
-	"net/netip"
 	"net/textproto"
 	"net/url"
 	"os"
 	"slices"
 	"strings"
-
-	"github.com/escapement-dev/escapement"
-	"github.com/escapement-dev/escapement/ratelimit"
 )
 
 // Middleware stands in front of a handler. It is safe for concurrent use. See
@@ -30,15 +24,8 @@ type Middleware struct {
 	limits   []*limit
 	names    *patterns // all patterns, for limits by route
 	drop     map[string]bool
+	single   []string // fields that say who is calling
 	log      *slog.Logger
-}
-
-// identity is an Identity made ready.
-type identity struct {
-	tenant, user, apiKey Sources
-	trusted              []netip.Prefix
-	prefix               int
-	missing              map[string]Missing
 }
 
 // New checks c and returns a Middleware. The error names every fault at once.
@@ -49,15 +36,84 @@ func New(c Config) (*Middleware, error) {
 	}
 	var faults []error
 	fault := func(where string, err error) {
-		if err != nil {
-			faults = append(faults, fmt.Errorf("httpgate: %s: %w", where, err))
+		for _, e := range parts(err) {
+			faults = append(faults, fmt.Errorf("httpgate: %s: %w", where, e))
 		}
 	}
+	m.options(fault)
+	id, err := newIdentity(c.Identity)
+	fault("Identity", err)
+	m.id = id
+
+	m.keys, err = newKeyPolicy("", c.Keys, id)
+	fault("Keys", err)
+	list := slices.Sorted(maps.Keys(c.Routes))
+	m.routes, err = newPatterns(list)
+	fault("Routes", err)
+	for _, s := range list {
+		m.policies[s], err = newKeyPolicy(s, c.Routes[s], id)
+		fault(fmt.Sprintf("Routes[%q]", s), err)
+	}
+
+	callers := slices.Concat(id.tenant, id.user)
+	names, byRoute := list, false
+	rules := make(map[string]bool)
+	for i, l := range c.Limits {
+		where := fmt.Sprintf("Limits[%d] (%s)", i, l.Rule.Name)
+		ready, err := newLimit(l, id)
+		fault(where, err)
+		if rules[l.Rule.Name] {
+			fault(where, errors.New("an earlier limit has the same name"))
+		}
+		rules[l.Rule.Name] = true
+		m.limits = append(m.limits, ready)
+		names = append(names, l.Routes...)
+		byRoute = byRoute || slices.Contains(l.By, "route")
+		if slices.Contains(l.By, "api_key") {
+			callers = append(callers, id.apiKey...)
+		}
+	}
+	for _, s := range callers {
+		if (s.kind == fromHeader || s.kind == fromHash) && !slices.Contains(m.single, s.name) {
+			m.single = append(m.single, s.name)
+		}
+	}
+	if byRoute && len(faults) == 0 {
+		slices.Sort(names)
+		m.names, err = newPatterns(slices.Compact(names))
+		fault("Limits by route need one most specific pattern for each request", err)
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	return m, nil
+}
+
+// parts returns the errors that err joins, so that each says where it is.
+func parts(err error) []error {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var out []error
+	for _, e := range joined.Unwrap() {
+		out = append(out, parts(e)...)
+	}
+	return out
+}
+
+// options checks the options that stand for themselves, and fills in their
+// defaults.
+func (m *Middleware) options(fault func(where string, err error)) {
+	c := m.c
 	if c.Gate == nil {
-		fault("Gate", errors.New("is nil"))
+		fault("Gate", errors.New("is nil: make one with escapement.New"))
 	}
 	if c.Hasher == nil {
-		fault("Hasher", errors.New("is nil"))
+		fault("Hasher", errors.New("is nil: make one with idempotency.NewHasher"))
 	}
 	for _, size := range []struct {
 		name string
@@ -77,7 +133,7 @@ func New(c Config) (*Middleware, error) {
 	if c.ProblemBase != "" {
 		m.c.ProblemBase = strings.TrimRight(c.ProblemBase, "/")
 		if u, err := url.Parse(c.ProblemBase); err != nil || !u.IsAbs() {
-			fault("ProblemBase", errors.New("is not an absolute URL"))
+			fault("ProblemBase", fmt.Errorf("is not an absolute URL: %q: want one such as https://example.com/problems", c.ProblemBase))
 		}
 	}
 	if c.SpoolDir != "" {
@@ -93,89 +149,6 @@ func New(c Config) (*Middleware, error) {
 		}
 		m.drop[textproto.CanonicalMIMEHeaderKey(name)] = true
 	}
-	id, err := newIdentity(c.Identity)
-	fault("Identity", err)
-	m.id = id
-
-	m.keys, err = newKeyPolicy("", c.Keys, id)
-	fault("Keys", err)
-	list := slices.Sorted(maps.Keys(c.Routes))
-	m.routes, err = newPatterns(list)
-	fault("Routes", err)
-	for _, s := range list {
-		m.policies[s], err = newKeyPolicy(s, c.Routes[s], id)
-		fault(fmt.Sprintf("Routes[%q]", s), err)
-	}
-
-	names, byRoute := list, false
-	rules := make(map[string]bool)
-	for i, l := range c.Limits {
-		where := fmt.Sprintf("Limits[%d] (%s)", i, l.Rule.Name)
-		ready, err := newLimit(l, id)
-		fault(where, err)
-		if rules[l.Rule.Name] {
-			fault(where, errors.New("an earlier limit has the same name"))
-		}
-		rules[l.Rule.Name] = true
-		m.limits = append(m.limits, ready)
-		names = append(names, l.Routes...)
-		byRoute = byRoute || slices.Contains(l.By, "route")
-	}
-	if byRoute && len(faults) == 0 {
-		slices.Sort(names)
-		m.names, err = newPatterns(slices.Compact(names))
-		fault("Limits by route need one most specific pattern for each request", err)
-	}
-	if len(faults) > 0 {
-		return nil, errors.Join(faults...)
-	}
-	return m, nil
-}
-
-func newIdentity(i Identity) (*identity, error) {
-	id := &identity{
-		tenant: i.Tenant, user: i.User, apiKey: i.APIKey,
-		prefix: i.IPv6Prefix, missing: make(map[string]Missing),
-	}
-	var faults []error
-	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if id.apiKey == nil {
-		id.apiKey = MustSources(DefaultAPIKeySource)
-	}
-	for _, s := range slices.Concat(i.Tenant, i.User, i.APIKey) {
-		if s.kind == fromNowhere {
-			bad("a source is empty: see ParseSource")
-		}
-	}
-	for _, p := range i.TrustedProxies {
-		if !p.IsValid() {
-			bad("a trusted proxy is not a prefix")
-			continue
-		}
-		if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 { // addresses are compared as IPv4
-			p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
-		}
-		id.trusted = append(id.trusted, p.Masked())
-	}
-	switch {
-	case id.prefix == 0:
-		id.prefix = DefaultIPv6Prefix
-	case id.prefix < 0 || id.prefix > 128:
-		bad("IPv6Prefix is %d: want 1 to 128", id.prefix)
-	}
-	for name, what := range i.Missing {
-		header, isHeader := strings.CutPrefix(name, "header:")
-		switch {
-		case name == "tenant", name == "user", name == "api_key", isHeader && isToken(header):
-		default:
-			bad("Missing has %q: want tenant, user, api_key or header:NAME", name)
-		}
-		if what > MissingShared {
-			bad("Missing[%q] is %d: want MissingIP, MissingRefuse or MissingShared", name, what)
-		}
-		id.missing[name] = what
-	}
-	return id, errors.Join(faults...)
 }
 
 // Wrap returns next behind the Middleware.
@@ -195,7 +168,8 @@ func newIdentity(i Identity) (*identity, error) {
 // hangs up nor the server's time-outs end it, but KeyPolicy.Policy.Timeout
 // does. Its answer is recorded before the client has the end of it: up to 64
 // KiB are held back; longer and flushed answers go out as they come, but for
-// their end. Hijack is refused. When the attempt has panicked, the panic goes
+// their end. A client that holds up the work for half of that time by not
+// reading is cut off; the work goes on. Hijack is refused. When the attempt has panicked, the panic goes
 // on in the server's goroutine, with its value; an answer that began to go out
 // and cannot be given as a whole ends in http.ErrAbortHandler.
 //
@@ -208,22 +182,18 @@ func (m *Middleware) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// call is one request on its way.
-type call struct {
-	m      *Middleware
-	w      http.ResponseWriter
-	r      *http.Request
-	echo   []string
-	levels []ratelimit.Level // of what was asked so far
-	read   bool              // the body was read as far as it will be
-}
-
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	echo := r.Header[KeyField]
+	r, hopKey := endToEnd(r)
 	if preflight(r) {
 		next.ServeHTTP(w, r)
 		return
 	}
-	c := call{m: m, w: w, r: r, echo: r.Header[KeyField]}
+	c := call{m: m, w: w, r: r, echo: echo}
+	if name := m.ambiguous(r); name != "" {
+		c.refuse(problemCallerUnknown("The request has more than one " + name + ", which says who is calling. Nothing was executed."))
+		return
+	}
 	forms := forms(r)
 	policy, mode := m.policyFor(forms)
 	charges, lacks := m.charges(r, forms)
@@ -233,6 +203,8 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 	_, present := r.Header[KeyField]
 	switch {
+	case mode != Off && hopKey:
+		c.charged(charges, problemKeyMalformed(errHopKey))
 	case mode != Off && present:
 		c.keyed(policy, charges, next)
 	case mode == Required:
@@ -244,119 +216,20 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	}
 }
 
+// ambiguous returns the name of a field that says who is calling and is there
+// more than once, or "". One party would take the first line, another the last
+// or all of them: then a limit counts, and a key belongs to, somebody else than
+// the caller that the service sees.
+func (m *Middleware) ambiguous(r *http.Request) string {
+	for _, name := range m.single {
+		if len(r.Header[name]) > 1 {
+			return name
+		}
+	}
+	return ""
+}
+
 // preflight reports whether r is a CORS preflight (Fetch standard, 3.3.2).
 func preflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header["Origin"] != nil && r.Header["Access-Control-Request-Method"] != nil
 }
-
-// unkeyed lets a request without a key pass.
-func (c *call) unkeyed(charges []ratelimit.Charge, next http.Handler) {
-	if !c.limited(charges) {
-		return
-	}
-	if c.r.ContentLength < 0 && c.r.Body != nil && c.r.Body != http.NoBody {
-		r := *c.r
-		r.Body = http.MaxBytesReader(c.w, c.r.Body, c.m.c.MaxRequest)
-		c.r = &r
-	}
-	if len(c.levels) == 0 && len(c.echo) == 0 {
-		next.ServeHTTP(c.w, c.r)
-		return
-	}
-	p := &passing{ResponseWriter: c.w, echo: c.echo, levels: c.levels}
-	next.ServeHTTP(p, c.r)
-	p.say() // for a handler that has said nothing
-}
-
-// limited asks the limits, and answers if they do not let the request pass.
-func (c *call) limited(charges []ratelimit.Charge) bool {
-	if len(charges) == 0 {
-		return true
-	}
-	d, err := c.m.c.Gate.Limit(c.r.Context(), charges)
-	c.levels = d.Levels
-	switch {
-	case err != nil:
-		c.failed(err)
-		return false
-	case !d.Allowed:
-		c.refuse(problemLimited(d))
-		return false
-	}
-	return true
-}
-
-// charged refuses a request that is at fault, after charging it for the asking.
-func (c *call) charged(charges []ratelimit.Charge, p Problem) {
-	requests, _ := split(charges)
-	if c.limited(requests) {
-		c.refuse(p)
-	}
-}
-
-// refuse answers with a problem. A large body that was not read must not hold
-// up the answer: net/http would read on before it sends, unless the connection
-// is to be closed.
-func (c *call) refuse(p Problem) {
-	ours(c.w.Header(), c.echo, c.levels)
-	if r := c.r; !c.read && r.ProtoMajor == 1 && (r.ContentLength < 0 || r.ContentLength > earlyBody) {
-		c.w.Header().Set("Connection", "close")
-	}
-	c.m.Refuse(c.w, c.r, p)
-}
-
-// failed answers when no decision was made.
-func (c *call) failed(err error) {
-	switch {
-	case errors.Is(err, escapement.ErrRecords):
-		c.refuse(problemStoreUnavailable())
-	case errors.Is(err, escapement.ErrLimits):
-		c.refuse(problemLimiterUnavailable())
-	case errors.Is(err, escapement.ErrBusy):
-		c.refuse(problemReducedCapacity("Too many operations are running. Nothing was executed. Send the request again later."))
-	case errors.Is(err, escapement.ErrClosed):
-		c.refuse(problemReducedCapacity("The service is shutting down. Nothing was executed. Send the request again later."))
-	default:
-		c.m.log.ErrorContext(c.r.Context(), "a request could not be judged", "err", err)
-		c.refuse(problemInternal())
-	}
-}
-
-func problemLimited(d ratelimit.Decision) Problem {
-	wait, possible := d.RetryAfter()
-	var violated []string
-	for _, l := range d.Levels {
-		if !l.Allowed && !slices.Contains(violated, l.Rule.Name) {
-			violated = append(violated, l.Rule.Name)
-		}
-	}
-	p := Problem{
-		Code: "quota-exceeded", Status: http.StatusTooManyRequests, Retryable: possible,
-		Title:  "The request exceeds a quota",
-		Detail: "Nothing was executed. Send the request again after Retry-After.",
-		More:   map[string]any{"violated-policies": violated},
-	}
-	if possible {
-		p.RetryAfter = max(wait, 1)
-	} else {
-		p.Detail = "Nothing was executed. The request costs more than the quota ever has: sending it again does not help."
-	}
-	return p
-}
-
-// errBody says how a body failed to arrive.
-func (c *call) bodyProblem(err error) Problem {
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return problemTooLarge(c.m.c.MaxRequest)
-	case errors.Is(err, errSpoolFile):
-		c.m.log.ErrorContext(c.r.Context(), "a request's body could not be held", "err", err)
-		return problemReducedCapacity("The request's body cannot be held at the moment. Nothing was executed. Send the request again later.")
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return problemIncomplete(http.StatusRequestTimeout)
-	}
-	return problemIncomplete(http.StatusBadRequest)
-}
-
-var _ io.ReaderFrom = (*passing)(nil)

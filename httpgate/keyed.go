@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/escapement-dev/escapement"
@@ -38,32 +39,19 @@ func (c *call) keyed(policy *keyPolicy, charges []ratelimit.Charge, next http.Ha
 	}
 	if r.ContentLength < 0 || r.ContentLength > earlyBody || r.Header["Expect"] != nil {
 		var requests []ratelimit.Charge
-		requests, charges = split(charges)
+		requests, charges = ratelimit.Split(charges)
 		if !c.limited(requests) {
 			return
 		}
 	}
 	early := c.levels
 
-	asSent := r.Body
-	if asSent == nil { // possible only without a server
-		asSent = http.NoBody
-	}
-	body, err := readSpool(http.MaxBytesReader(c.w, asSent, m.c.MaxRequest), r.ContentLength, m.c.SpoolMemory, m.c.SpoolDir)
+	body, print, err := c.receive(policy.printer)
 	if err != nil {
 		c.refuse(c.bodyProblem(err))
 		return
 	}
-	c.read = true
 	defer body.close()
-	digest := policy.printer.Begin(idempotency.Meaning{
-		Method: r.Method, Path: r.URL.EscapedPath(), RawQuery: r.URL.RawQuery,
-		ContentType: r.Header.Get("Content-Type"), Header: r.Header.Values,
-	})
-	if err := body.copyTo(digest); err != nil {
-		c.refuse(c.bodyProblem(err))
-		return
-	}
 
 	x := &exchange{
 		m: m, w: c.w, rc: http.NewResponseController(c.w), policy: policy,
@@ -71,30 +59,56 @@ func (c *call) keyed(policy *keyPolicy, charges []ratelimit.Charge, next http.Ha
 		origin: fieldValue(r.Header, "Origin"), levels: early,
 	}
 	x.reset()
-	v, err := m.c.Gate.Do(r.Context(), escapement.Request{
+	req := escapement.Request{
 		Charges: charges,
 		Key:     key,
-		Prints:  []idempotency.Fingerprint{digest.Fingerprint()},
+		Prints:  []idempotency.Fingerprint{print},
 		Policy:  policy.gate,
 		Origin:  idempotency.Origin{Method: r.Method, Route: policy.pattern, Trace: traceID(r)},
 		ID:      requestID(r),
-	}, func(ctx context.Context, run *escapement.Run) idempotency.Ending {
+	}
+	v, err := m.c.Gate.Do(r.Context(), req, func(ctx context.Context, run *escapement.Run) idempotency.Ending {
 		body.hold()
 		defer body.close()
 		x.mu.Lock()
-		x.levels = append(early[:len(early):len(early)], run.Decision().Levels...)
+		x.levels = slices.Concat(early, run.Decision().Levels)
 		x.mu.Unlock()
 		return x.run(ctx, next)
 	})
-	c.levels = append(early[:len(early):len(early)], v.Decision.Levels...)
+	c.levels = slices.Concat(early, v.Decision.Levels)
 	switch {
 	case err != nil:
 		c.failed(err)
 	case v.Ran:
+		c.tellUnknown(x, req, v)
 		c.ran(x, v)
 	default:
 		c.answered(v)
 	}
+}
+
+// receive reads the whole body, and makes the request's fingerprint. The caller
+// closes the spool; after an error there is none.
+func (c *call) receive(printer *idempotency.Printer) (*spool, idempotency.Fingerprint, error) {
+	m, r := c.m, c.r
+	asSent := r.Body
+	if asSent == nil { // possible only without a server
+		asSent = http.NoBody
+	}
+	body, err := readSpool(http.MaxBytesReader(c.w, asSent, m.c.MaxRequest), r.ContentLength, m.c.SpoolMemory, m.c.SpoolDir)
+	if err != nil {
+		return nil, idempotency.Fingerprint{}, err
+	}
+	c.read = true
+	digest := printer.Begin(idempotency.Meaning{
+		Method: r.Method, Path: r.URL.EscapedPath(), RawQuery: r.URL.RawQuery,
+		ContentType: r.Header.Get("Content-Type"), Header: r.Header.Values,
+	})
+	if err := body.copyTo(digest); err != nil {
+		body.close()
+		return nil, idempotency.Fingerprint{}, err
+	}
+	return body, digest.Fingerprint(), nil
 }
 
 // answered gives the answer of a request that was not run.
@@ -104,7 +118,7 @@ func (c *call) answered(v escapement.Verdict) {
 		c.refuse(problemLimited(v.Decision))
 	case escapement.Replayed:
 		ours(c.w.Header(), c.echo, c.levels)
-		c.m.replay(c.w, c.r, fieldValue(c.r.Header, "Origin"), v.Record)
+		c.m.replay(c.w, c.r, v.Record)
 	case escapement.InProgress:
 		c.refuse(problemInProgress())
 	case escapement.Mismatched:

@@ -25,8 +25,18 @@ type keyPolicy struct {
 }
 
 type scopePart struct {
-	name   string // as in KeyPolicy.Scope
-	header string // canonical, of header:NAME
+	name   string // see entry
+	header string
+}
+
+// entry returns an entry of KeyPolicy.Scope, Limit.By or Identity.Missing in
+// its one spelling; of "header:NAME" also the field's name, canonical.
+func entry(s string) (name, header string) {
+	if field, ok := strings.CutPrefix(s, "header:"); ok && isToken(field) {
+		header = textproto.CanonicalMIMEHeaderKey(field)
+		return "header:" + header, header
+	}
+	return s, ""
 }
 
 func newKeyPolicy(pattern string, k KeyPolicy, id *identity) (*keyPolicy, error) {
@@ -68,7 +78,8 @@ func newKeyPolicy(pattern string, k KeyPolicy, id *identity) (*keyPolicy, error)
 	tenant := false
 	seen := map[string]bool{}
 	for _, s := range scope {
-		part := scopePart{name: s}
+		part := scopePart{}
+		part.name, part.header = entry(s)
 		switch {
 		case s == "tenant":
 			tenant = true
@@ -77,9 +88,7 @@ func newKeyPolicy(pattern string, k KeyPolicy, id *identity) (*keyPolicy, error)
 			if len(id.user) == 0 {
 				bad("scope has user, and no source says who that is: set Identity.User")
 			}
-		case strings.HasPrefix(s, "header:") && isToken(s[len("header:"):]):
-			part.header = textproto.CanonicalMIMEHeaderKey(s[len("header:"):])
-			part.name = "header:" + part.header
+		case part.header != "":
 		default:
 			bad("scope has %q: want tenant, user, method, path or header:NAME", s)
 		}

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/textproto"
-	"strings"
 
 	"github.com/escapement-dev/escapement/ratelimit"
 )
@@ -18,13 +16,10 @@ type limit struct {
 }
 
 type byPart struct {
-	name    string // as in Limit.By
-	header  string // canonical, of header:NAME
+	name    string // see entry
+	header  string
 	missing Missing
 }
-
-// maxSubject is the greatest length of a subject, in bytes.
-const maxSubject = 255
 
 func newLimit(l Limit, id *identity) (*limit, error) {
 	out := &limit{charge: ratelimit.Charge{Rule: l.Rule, Cost: l.Cost, Kind: l.Kind}}
@@ -32,9 +27,6 @@ func newLimit(l Limit, id *identity) (*limit, error) {
 	bad := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if l.Cost == 0 {
 		out.charge.Cost = 1
-	}
-	if l.Kind > ratelimit.Executions {
-		bad("kind is %d: want Requests or Executions", l.Kind)
 	}
 	if err := out.charge.Validate(); err != nil {
 		faults = append(faults, err)
@@ -47,7 +39,9 @@ func newLimit(l Limit, id *identity) (*limit, error) {
 		out.routes = append(out.routes, p)
 	}
 	for _, s := range l.By {
-		part := byPart{name: s, missing: id.missing[s]}
+		part := byPart{}
+		part.name, part.header = entry(s)
+		part.missing = id.missing[part.name]
 		needs := func(sources Sources, field string) {
 			if len(sources) == 0 {
 				bad("by has %s, and no source says who that is: set Identity.%s", s, field)
@@ -59,8 +53,7 @@ func newLimit(l Limit, id *identity) (*limit, error) {
 		case s == "user":
 			needs(id.user, "User")
 		case s == "api_key", s == "ip", s == "route":
-		case strings.HasPrefix(s, "header:") && isToken(s[len("header:"):]):
-			part.header = textproto.CanonicalMIMEHeaderKey(s[len("header:"):])
+		case part.header != "":
 		default:
 			bad("by has %q: want tenant, user, api_key, ip, route or header:NAME", s)
 		}
@@ -109,7 +102,7 @@ func (m *Middleware) subject(r *http.Request, forms []*http.Request, by []byPart
 	if len(by) == 0 {
 		return "", true
 	}
-	var buf [maxSubject + 1]byte
+	var buf [ratelimit.MaxSubject + 1]byte
 	b := buf[:0]
 	for _, p := range by {
 		v, ok := "", true
@@ -126,7 +119,7 @@ func (m *Middleware) subject(r *http.Request, forms []*http.Request, by []byPart
 		case p.name == "ip":
 			v = m.id.ipSubject(r)
 		case p.name == "route":
-			v = m.names.match(forms[len(forms)-1])
+			v = m.names.match(forms[min(1, len(forms)-1)]) // all spellings of a path have this one
 		}
 		switch {
 		case ok:
@@ -139,20 +132,8 @@ func (m *Middleware) subject(r *http.Request, forms []*http.Request, by []byPart
 			b = appendSubject(b, markByIP, m.id.ipSubject(r))
 		}
 	}
-	if len(b) > maxSubject {
+	if len(b) > ratelimit.MaxSubject {
 		return "#" + m.c.Hasher.Pseudonym("subject", string(b)), true
 	}
 	return string(b), true
-}
-
-// split parts charges by kind.
-func split(charges []ratelimit.Charge) (requests, executions []ratelimit.Charge) {
-	for _, c := range charges {
-		if c.Kind == ratelimit.Executions {
-			executions = append(executions, c)
-		} else {
-			requests = append(requests, c)
-		}
-	}
-	return requests, executions
 }

@@ -117,7 +117,9 @@ func (x *exchange) result(a *answer) idempotency.Result {
 	if a.notKept {
 		return res
 	}
-	payload, err := Answer{Header: x.kept(a.snapshot), Trailer: a.trailers(), Body: a.kept, Origin: x.origin}.Encode()
+	trailers := a.trailers()
+	maps.DeleteFunc(trailers, func(name string, _ []string) bool { return x.m.neverReplayed(name) })
+	payload, err := Answer{Header: x.kept(a.snapshot), Trailer: trailers, Body: a.kept, Origin: x.origin}.Encode()
 	if err != nil { // fields without bound
 		res.NotKept = true
 		return res
@@ -140,10 +142,8 @@ func (x *exchange) kept(h http.Header) http.Header {
 		}
 		out[name] = lines
 	}
-	for _, line := range h["Connection"] { // what it names is hop-by-hop too (RFC 9110, 7.6.1)
-		for name := range strings.SplitSeq(line, ",") {
-			delete(out, http.CanonicalHeaderKey(strings.TrimSpace(name)))
-		}
+	for name := range fieldNames(h["Connection"]) { // hop-by-hop too (RFC 9110, 7.6.1)
+		delete(out, name)
 	}
 	return out
 }

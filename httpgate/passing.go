@@ -26,6 +26,8 @@ type passing struct {
 	said   bool
 }
 
+var _ io.ReaderFrom = (*passing)(nil)
+
 // Unwrap serves http.ResponseController.
 func (p *passing) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 

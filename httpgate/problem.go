@@ -7,7 +7,10 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/escapement-dev/escapement/ratelimit"
 )
 
 // Problem is a refusal (RFC 9457). It is sent as application/problem+json with
@@ -78,7 +81,7 @@ func (m *Middleware) Refuse(w http.ResponseWriter, r *http.Request, p Problem) {
 	body := m.body(p)
 	h := w.Header()
 	for name := range h {
-		if len(name) > 8 && name[:8] == "Content-" {
+		if strings.HasPrefix(name, "Content-") {
 			h.Del(name)
 		}
 	}
@@ -168,6 +171,28 @@ func problemKeyExpired() Problem {
 	}
 }
 
+func problemLimited(d ratelimit.Decision) Problem {
+	wait, possible := d.RetryAfter()
+	var violated []string
+	for _, l := range d.Levels {
+		if !l.Allowed && !slices.Contains(violated, l.Rule.Name) {
+			violated = append(violated, l.Rule.Name)
+		}
+	}
+	p := Problem{
+		Code: "quota-exceeded", Status: http.StatusTooManyRequests, Retryable: possible,
+		Title:  "The request exceeds a quota",
+		Detail: "Nothing was executed. Send the request again after Retry-After.",
+		More:   map[string]any{"violated-policies": violated},
+	}
+	if possible {
+		p.RetryAfter = max(wait, 1)
+	} else {
+		p.Detail = "Nothing was executed. The request costs more than the quota ever has: sending it again does not help."
+	}
+	return p
+}
+
 func problemTooLarge(limit int64) Problem {
 	return Problem{
 		Code: "request-too-large", Status: http.StatusRequestEntityTooLarge,
@@ -184,36 +209,36 @@ func problemIncomplete(status int) Problem {
 	}
 }
 
-func problemReducedCapacity(detail string) Problem {
+// problemLater is a 503 that may have passed in a second.
+func problemLater(code, title, detail string) Problem {
 	return Problem{
-		Code: "temporary-reduced-capacity", Status: http.StatusServiceUnavailable, Retryable: true, RetryAfter: time.Second,
-		Title:  "The service cannot take this request now",
-		Detail: detail,
+		Code: code, Status: http.StatusServiceUnavailable, Retryable: true, RetryAfter: time.Second,
+		Title: title, Detail: detail,
 	}
+}
+
+func problemReducedCapacity(detail string) Problem {
+	return problemLater("temporary-reduced-capacity",
+		"The service cannot take this request now",
+		detail)
 }
 
 func problemStoreUnavailable() Problem {
-	return Problem{
-		Code: "store-unavailable", Status: http.StatusServiceUnavailable, Retryable: true, RetryAfter: time.Second,
-		Title:  "The store of idempotency keys cannot be reached",
-		Detail: "Nothing was executed. Send the request again later, with the same key.",
-	}
+	return problemLater("store-unavailable",
+		"The store of idempotency keys cannot be reached",
+		"Nothing was executed. Send the request again later, with the same key.")
 }
 
 func problemLimiterUnavailable() Problem {
-	return Problem{
-		Code: "limiter-unavailable", Status: http.StatusServiceUnavailable, Retryable: true, RetryAfter: time.Second,
-		Title:  "The limiter cannot be reached",
-		Detail: "Nothing was executed. Send the request again later.",
-	}
+	return problemLater("limiter-unavailable",
+		"The limiter cannot be reached",
+		"Nothing was executed. Send the request again later.")
 }
 
 func problemNotRecorded() Problem {
-	return Problem{
-		Code: "idempotency-result-not-recorded", Status: http.StatusServiceUnavailable, Retryable: true, RetryAfter: time.Second,
-		Title:  "The operation was executed, and its answer is not recorded yet",
-		Detail: "The operation was executed. Recording its answer is being retried: send the request again later, with the same key, for the answer.",
-	}
+	return problemLater("idempotency-result-not-recorded",
+		"The operation was executed, and its answer is not recorded yet",
+		"The operation was executed. Recording its answer is being retried: send the request again later, with the same key, for the answer.")
 }
 
 func problemUnreachable(executed string) Problem {

@@ -131,27 +131,26 @@ func mergeRateFields(h http.Header, levels []ratelimit.Level) {
 	if !ok || !ok2 {
 		theirs, policies = nil, nil
 	}
-	ours := levels
+	kept := slices.Clone(levels)
 	for _, l := range levels {
-		name := l.Rule.Name
-		i := slices.IndexFunc(theirs, func(it httpsfv.Item) bool { return it.Value == name })
-		j := slices.IndexFunc(policies, func(it httpsfv.Item) bool { return it.Value == name })
-		if i >= 0 {
-			if r, ok := theirs[i].Params.Get("r"); ok && l.Allowed {
-				if n, ok := r.(int64); ok && n < l.Remaining {
-					ours = slices.DeleteFunc(slices.Clone(ours), func(o ratelimit.Level) bool { return o.Rule.Name == name })
-					continue
-				}
-			}
-			theirs = slices.Delete(theirs, i, i+1)
+		named := func(it httpsfv.Item) bool { return it.Value == l.Rule.Name }
+		if i := slices.IndexFunc(theirs, named); i >= 0 && tighter(theirs[i], l) {
+			kept = slices.DeleteFunc(kept, func(o ratelimit.Level) bool { return o.Rule.Name == l.Rule.Name })
+			continue
 		}
-		if j >= 0 {
-			policies = slices.Delete(policies, j, j+1)
-		}
+		theirs, policies = slices.DeleteFunc(theirs, named), slices.DeleteFunc(policies, named)
 	}
-	limit, policy := rateFields(ours)
+	limit, policy := rateFields(kept)
 	h[rateLimitField] = join(theirs, limit)
 	h[rateLimitPolicyField] = join(policies, policy)
+}
+
+// tighter reports whether an item of the handler's has less left than l, which
+// let the request pass.
+func tighter(it httpsfv.Item, l ratelimit.Level) bool {
+	r, _ := it.Params.Get("r")
+	n, ok := r.(int64)
+	return ok && l.Allowed && n < l.Remaining
 }
 
 // parseItems reads lines as a List of Items; false if they are anything else.

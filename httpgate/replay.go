@@ -48,7 +48,7 @@ func (m *Middleware) neverReplayed(name string) bool {
 
 // replay answers with the result of rec, or says why it cannot. The fields of
 // ours are in w's header already.
-func (m *Middleware) replay(w http.ResponseWriter, r *http.Request, origin string, rec idempotency.Record) {
+func (m *Middleware) replay(w http.ResponseWriter, r *http.Request, rec idempotency.Record) {
 	res := rec.Result
 	if res.By == idempotency.FromPolicy && len(res.Payload) == 0 {
 		m.Refuse(w, r, problemFailedByPolicy())
@@ -68,17 +68,21 @@ func (m *Middleware) replay(w http.ResponseWriter, r *http.Request, origin strin
 		return
 	}
 	h := w.Header()
+	sameOrigin := a.Origin == fieldValue(r.Header, "Origin")
 	for name, lines := range a.Header {
 		if m.neverReplayed(name) || name == "Retry-After" {
 			continue
 		}
-		if strings.HasPrefix(name, "Access-Control-") && a.Origin != origin {
+		if strings.HasPrefix(name, "Access-Control-") && !sameOrigin {
 			continue
 		}
 		h[name] = lines
 	}
 	if v, ok := retryAfter(a.Header, rec); ok {
 		h["Retry-After"] = []string{v}
+	}
+	if _, ok := h["Content-Type"]; !ok {
+		h["Content-Type"] = nil // net/http must not guess one that the first answer did not have
 	}
 	h[ReplayedField] = []string{"true"}
 	h[ExpiresField] = []string{rec.Expires.UTC().Format(http.TimeFormat)}

@@ -35,12 +35,37 @@ func newPatterns(list []string) (*patterns, error) {
 }
 
 func (p *patterns) add(s string) (err error) {
+	if err := CheckPattern(s); err != nil {
+		return err
+	}
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("pattern %q: %s", s, registered.ReplaceAllString(fmt.Sprint(v), " "))
 		}
 	}()
 	p.mux.Handle(s, nowhere)
+	return nil
+}
+
+// CheckPattern reports why s, though ServeMux accepts it, would never match a
+// request here, so that its limit or policy would silently not apply. Methods
+// are matched in capitals, hosts in small letters and without port or final
+// dot, paths without query.
+func CheckPattern(s string) error {
+	rest := s
+	if method, after, ok := strings.Cut(s, " "); ok {
+		if method != strings.ToUpper(method) {
+			return fmt.Errorf("pattern %q never matches: write the method as %s", s, strings.ToUpper(method))
+		}
+		rest = strings.TrimLeft(after, " \t")
+	}
+	host, route, _ := strings.Cut(rest, "/")
+	if want := strings.TrimSuffix(strings.ToLower(hostname(host)), "."); host != "" && host != want {
+		return fmt.Errorf("pattern %q never matches: write the host as %s", s, want)
+	}
+	if strings.ContainsAny(route, "?#") {
+		return fmt.Errorf("pattern %q never matches: a path ends before ? and #", s)
+	}
 	return nil
 }
 
@@ -56,9 +81,9 @@ func (p *patterns) match(r *http.Request) string {
 // forms returns the requests that r may be taken for by an upstream that
 // tidies what it receives; r itself, where it is tidy already. The first is r
 // as it came; the others have its escapes decoded (%2F too), backslashes
-// turned, path parameters (;v=1) dropped, dot segments and empty ones removed,
-// and no slash at the end. In all of them the method is in capitals and the
-// host in small letters, without a dot at its end.
+// turned, path parameters (;v=1) dropped, dot segments and empty ones removed;
+// the second has no slash at the end. In all of them the method is in capitals
+// and the host in small letters, without a dot at its end.
 //
 // Rules are looked for under each form, so that no spelling of a path slips
 // past the rule for it.
@@ -98,11 +123,11 @@ func forms(r *http.Request) []*http.Request {
 // hostname returns host without its port.
 func hostname(host string) string {
 	u := url.URL{Host: host}
-	if name := u.Hostname(); strings.Contains(name, ":") {
+	name := u.Hostname()
+	if strings.Contains(name, ":") {
 		return "[" + name + "]"
-	} else {
-		return name
 	}
+	return name
 }
 
 // tidy reports whether every upstream reads r's method, host and path alike.

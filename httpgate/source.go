@@ -33,10 +33,10 @@ type Sources []Source
 
 // ParseSource reads a source:
 //
-//   - header:NAME is the value of a header field. Several lines are one value,
-//     joined by ", ". An empty value is not present.
+//   - header:NAME is the value of a header field. An empty value is not
+//     present. A request with several lines of the field is refused.
 //   - hash:NAME is the keyed hash of a header field that must not be stored as
-//     it is, such as Authorization.
+//     it is, such as Authorization. Else as above.
 //   - cookie:NAME is the keyed hash of a cookie's value.
 //   - const:VALUE is always present.
 func ParseSource(s string) (Source, error) {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync/atomic"
 
 	"github.com/escapement-dev/escapement"
@@ -103,13 +104,7 @@ const xKeyField = "X-Idempotency-Key"
 func hide(h http.Header, name string) {
 	if lines, ok := h[name]; ok {
 		delete(h, name)
-		b := []byte(name)
-		for i, c := range b {
-			if 'A' <= c && c <= 'Z' {
-				b[i] = c + 'a' - 'A'
-			}
-		}
-		h[string(b)] = lines
+		h[strings.ToLower(name)] = lines
 	}
 }
 

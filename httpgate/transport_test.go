@@ -175,6 +175,18 @@ func TestI23KeyedRequestsAreSentOnce(t *testing.T) {
 	})
 }
 
+// proxyTo returns a proxy to the upstream, through a Transport of its own.
+func proxyTo(t *testing.T, upstream string) *httputil.ReverseProxy {
+	t.Helper()
+	u, err := url.Parse(upstream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := NewTransport(nil)
+	t.Cleanup(tr.CloseIdleConnections)
+	return &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(u) }, Transport: tr}
+}
+
 func TestUpstreamUnreachable(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -182,9 +194,7 @@ func TestUpstreamUnreachable(t *testing.T) {
 	}
 	addr := l.Addr().String()
 	l.Close() // nobody listens there any more
-	tr := NewTransport(nil)
-	defer tr.CloseIdleConnections()
-	p := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(&url.URL{Scheme: "http", Host: addr}) }, Transport: tr}
+	p := proxyTo(t, "http://"+addr)
 	r := newRig(t, p.ServeHTTP, nil)
 	p.ErrorHandler = r.m.UpstreamError
 	for range 2 {
@@ -206,13 +216,7 @@ func TestUpstreamTimeout(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hang }))
 	defer up.Close()
 	defer close(hang)
-	u, err := url.Parse(up.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr := NewTransport(nil)
-	defer tr.CloseIdleConnections()
-	p := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(u) }, Transport: tr}
+	p := proxyTo(t, up.URL)
 	r := newRig(t, p.ServeHTTP, func(c *Config, _ *escapement.Options) {
 		c.Keys.Policy = policyWith(func(p *escapement.Policy) { p.Timeout = 100 * time.Millisecond })
 	})
@@ -228,16 +232,9 @@ func TestNothingIsSentWithoutTheKey(t *testing.T) {
 	var received atomic.Int32
 	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { received.Add(1) }))
 	defer up.Close()
-	u, err := url.Parse(up.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr := NewTransport(nil)
-	defer tr.CloseIdleConnections()
-	p := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(u) }, Transport: tr}
-	paused := make(chan struct{})
+	p := proxyTo(t, up.URL)
 	r := newRig(t, func(w http.ResponseWriter, r *http.Request) {
-		<-paused // until long after the lease
+		<-time.After(100 * time.Millisecond) // long after the lease
 		p.ServeHTTP(w, r)
 	}, func(c *Config, o *escapement.Options) {
 		o.RecordsDeadline = 50 * time.Millisecond
@@ -245,7 +242,6 @@ func TestNothingIsSentWithoutTheKey(t *testing.T) {
 	})
 	p.ErrorHandler = r.m.UpstreamError
 	r.records.setExtend(errAway)
-	time.AfterFunc(100*time.Millisecond, func() { close(paused) })
 	r.post("/x", "k", "{}").problem(t, 503, "store-unavailable")
 	r.records.setExtend(nil)
 	if n := received.Load(); n != 0 {
@@ -272,13 +268,7 @@ func TestProxyPassesOn(t *testing.T) {
 		w.Header().Set("X-Sum", "7")
 	}))
 	defer up.Close()
-	u, err := url.Parse(up.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr := NewTransport(nil)
-	defer tr.CloseIdleConnections()
-	p := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(u) }, Transport: tr}
+	p := proxyTo(t, up.URL)
 	r := newRig(t, p.ServeHTTP, nil)
 	p.ErrorHandler = r.m.UpstreamError
 	first := r.post("/x", `"k";a=1`, "hello", "Accept-Encoding", "gzip", "Connection", "Upgrade", "Upgrade", "h2c")
@@ -305,13 +295,7 @@ func TestProxyBrokenUpstreamAnswer(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	}))
 	defer up.Close()
-	u, err := url.Parse(up.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr := NewTransport(nil)
-	defer tr.CloseIdleConnections()
-	p := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(u) }, Transport: tr}
+	p := proxyTo(t, up.URL)
 	r := newRig(t, p.ServeHTTP, nil)
 	if rep, err := r.try("POST", "/x", nil, KeyField, "k"); err == nil && rep.err == nil {
 		t.Errorf("the client has an answer: %d %q", rep.status, rep.body)

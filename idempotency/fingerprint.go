@@ -29,9 +29,6 @@ type Fingerprint struct {
 	Sum [sha256.Size]byte
 }
 
-// IsZero reports whether f is the zero value, which is no fingerprint.
-func (f Fingerprint) IsZero() bool { return f == Fingerprint{} }
-
 // String returns the tag, a colon, and the sum as 64 hexadecimal digits.
 func (f Fingerprint) String() string { return f.Tag + ":" + hex.EncodeToString(f.Sum[:]) }
 
@@ -128,26 +125,22 @@ func (d *Digest) Fingerprint() Fingerprint {
 		return d.print
 	}
 	s := d.scratch
-	switch d.kind {
-	case kindJSON:
-		if s.json.parse(s.body) {
-			s.out = s.json.appendNormal(s.out[:0], d.drop, d.keep)
-			d.sum.Write(markJSON)
-			d.sum.Write(s.out)
-		} else {
-			d.sum.Write(markRaw)
-			d.sum.Write(s.body)
+	if d.kind != kindRaw { // else the body is written already
+		mark, body := markRaw, s.body // where its value is not certain
+		switch d.kind {
+		case kindJSON:
+			if s.json.parse(s.body) {
+				s.out = s.json.appendNormal(s.out[:0], d.drop, d.keep)
+				mark, body = markJSON, s.out
+			}
+		case kindForm:
+			var ok bool
+			if s.out, ok = s.form.appendFields(s.out[:0], s.body); ok {
+				mark, body = markForm, s.out
+			}
 		}
-	case kindForm:
-		if out, ok := s.form.appendFields(s.out[:0], s.body); ok {
-			s.out = out
-			d.sum.Write(markForm)
-			d.sum.Write(s.out)
-		} else {
-			d.sum.Write(markRaw)
-			d.sum.Write(s.body)
-		}
-	case kindRaw: // already written
+		d.sum.Write(mark)
+		d.sum.Write(body)
 	}
 	d.print.Tag = d.tag
 	d.sum.Sum(d.print.Sum[:0])

@@ -42,8 +42,8 @@ type PrintOptions struct {
 //     its value: white space, the order of members and the spelling of strings
 //     do not matter; order and strings are brought to the form of RFC 8785.
 //     Unlike there, numbers count by their exact decimal value: 1e2 is 100, and
-//     9007199254740993 is not 9007199254740992. Options.Ignore and Options.Only
-//     apply here alone.
+//     9007199254740993 is not 9007199254740992. PrintOptions.Ignore and
+//     PrintOptions.Only apply here alone.
 //   - Forms (application/x-www-form-urlencoded) by their fields: the order of
 //     different names and the spelling of characters do not matter, the order
 //     within one name does. A name without "=" has the empty value.
@@ -53,8 +53,8 @@ type PrintOptions struct {
 // JSON with a name twice in one object, invalid UTF-8, half a surrogate pair,
 // more than 512 levels, or an exponent of more than 18 digits; a form with
 // broken escapes; JSON or a form in a charset other than UTF-8; any body over
-// the limit. Then Options.Ignore and Options.Only have no effect. A body by
-// its bytes never equals one by its value.
+// the limit. Then PrintOptions.Ignore and PrintOptions.Only have no effect. A
+// body by its bytes never equals one by its value.
 //
 // A query counts like a form, but by its bytes if an escape is broken. The
 // content type counts: media type and parameters, without regard to case and
@@ -68,8 +68,9 @@ type Printer struct {
 }
 
 // NewPrinter returns a printer with the given options. The error names every
-// fault: a pointer or a field name that is none, the empty pointer (it names
-// the whole body) or leads deeper than 512 levels, Ignore together with Only.
+// fault: what is no JSON pointer or no field name, a pointer that is empty (it
+// names the whole body) or leads deeper than 512 levels, and Ignore together
+// with Only.
 func NewPrinter(o PrintOptions) (*Printer, error) {
 	var faults []error
 	if len(o.Ignore) > 0 && len(o.Only) > 0 {

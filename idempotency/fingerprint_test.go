@@ -225,7 +225,7 @@ func TestFingerprintApart(t *testing.T) {
 	}
 	seen := map[Fingerprint]string{}
 	for _, name := range slices.Sorted(maps.Keys(prints)) {
-		if prints[name].IsZero() || prints[name].Tag != p.Tag() {
+		if prints[name] == (Fingerprint{}) || prints[name].Tag != p.Tag() {
 			t.Errorf("%s: not a fingerprint of the printer: %v", name, prints[name])
 		}
 		if other, ok := seen[prints[name]]; ok {

@@ -112,9 +112,10 @@ const (
 	StatusArchived        Status = "archived"
 )
 
-// StatusAt returns what people see of r at the time now, which must be the
-// store's.
-func (r Record) StatusAt(now time.Time) Status {
+// Status returns what people see of r at the time r.AsOf.
+func (r Record) Status() Status { return r.statusAt(r.AsOf) }
+
+func (r Record) statusAt(now time.Time) Status {
 	r = current(r, now)
 	switch r.State {
 	case Held:
@@ -129,9 +130,6 @@ func (r Record) StatusAt(now time.Time) Status {
 	}
 	return StatusFree
 }
-
-// Status is StatusAt(r.AsOf).
-func (r Record) Status() Status { return r.StatusAt(r.AsOf) }
 
 // unknownFrom is when a Held record stops being in progress (R4, R5).
 func (r Record) unknownFrom() time.Time {

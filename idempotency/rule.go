@@ -11,9 +11,11 @@ import (
 // key's record (the zero Record if there is none).
 //
 // It returns the record to store; if its Revision is prev's, there is nothing
-// to write. prev and c are not changed. c must be valid.
+// to write. prev and c are not changed. c must be valid; its terms count in
+// whole microseconds, rounded down.
 func Decide(prev Record, c Claim, now time.Time) (Record, Answer) {
 	prev.AsOf = now
+	c.Terms = c.Terms.whole()
 	cur := current(prev, now)
 	if cur.marked(c.Owner, now) { // R12
 		return prev, Answer{Outcome: Refused, Record: cur}
@@ -62,10 +64,12 @@ func Decide(prev Record, c Claim, now time.Time) (Record, Answer) {
 	return say(Archived) // R8
 }
 
-// Finish is the rule of End: F1 to F3, R9, R11, R12. It returns the record to
-// store (unchanged if its Revision is prev's), or ErrFenced.
+// Finish is the rule of End: F1 to F3, R9, R11, R12. A result's window counts
+// in whole microseconds, rounded down. It returns the record to store
+// (unchanged if its Revision is prev's), or ErrFenced.
 func Finish(prev Record, r Reservation, e Ending, now time.Time) (Record, error) {
 	prev.AsOf = now
+	e.Result.Window = e.Result.Window.Truncate(time.Microsecond)
 	cur := current(prev, now)
 	switch {
 	case cur.State == Free:
@@ -107,16 +111,16 @@ func Finish(prev Record, r Reservation, e Ending, now time.Time) (Record, error)
 	return written(cur, now), nil
 }
 
-// Renew is the rule of Extend: F1, F3. The lease is never shortened. It
-// returns the record to store (unchanged if its Revision is prev's), or
-// ErrFenced.
+// Renew is the rule of Extend: F1, F3. The lease counts in whole microseconds,
+// rounded down, and is never shortened. It returns the record to store
+// (unchanged if its Revision is prev's), or ErrFenced.
 func Renew(prev Record, r Reservation, lease time.Duration, now time.Time) (Record, error) {
 	prev.AsOf = now
 	cur := current(prev, now)
 	if cur.State != Held || !cur.ownedBy(r) {
 		return prev, ErrFenced
 	}
-	end := now.Add(lease)
+	end := now.Add(lease.Truncate(time.Microsecond))
 	if !end.After(cur.LeaseEnd) {
 		return prev, nil
 	}
@@ -198,7 +202,7 @@ func SettleBy(prev Record, seen Revision, res Result, now time.Time) (Record, er
 	case now.Before(cur.settleableFrom()):
 		return prev, ErrLive
 	}
-	res.By = FromOperator
+	res.By, res.Window = FromOperator, res.Window.Truncate(time.Microsecond)
 	next := ended(cur, res, now)
 	next.Owner, next.Token = Owner{}, cur.Token+1
 	return next, nil
@@ -344,15 +348,13 @@ func written(r Record, now time.Time) Record {
 	if r.Created.IsZero() {
 		r.Created = now
 	}
-	live := make([]Mark, 0, len(r.Marks))
+	var live []Mark
 	for _, m := range r.Marks {
 		if now.Before(m.Until) {
 			live = append(live, m)
 		}
 	}
-	if r.Marks = live; len(live) == 0 {
-		r.Marks = nil
-	}
+	r.Marks = live
 	return r
 }
 

@@ -45,7 +45,7 @@ func TestR9NotRunOfTakeover(t *testing.T) {
 			if r.State != Held || !r.Owner.IsZero() || r.Token != token || !r.LeaseEnd.Equal(noon.Add(lease)) || len(r.Steps) != 1 {
 				t.Fatalf("%v, owner %d: %+v", p, who, r)
 			}
-			if s := r.StatusAt(at); s != StatusUnknown {
+			if s := r.statusAt(at); s != StatusUnknown {
 				t.Fatalf("status %v", s)
 			}
 		}
@@ -149,7 +149,7 @@ func TestR10Void(t *testing.T) {
 
 	taken2, _ := taken(t, mustUnknown(t, Retry), claimOf(2, Retry), noon.Add(time.Hour))
 	next = Withdraw(taken2, ruleKey, ownerOf(2), noon.Add(time.Hour))
-	if next.State != Held || !next.Owner.IsZero() || next.StatusAt(noon.Add(time.Hour)) != StatusUnknown {
+	if next.State != Held || !next.Owner.IsZero() || next.statusAt(noon.Add(time.Hour)) != StatusUnknown {
 		t.Fatalf("a takeover withdrawn: %+v", next)
 	}
 }

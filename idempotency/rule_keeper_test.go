@@ -197,7 +197,7 @@ func TestE2StatusAndView(t *testing.T) {
 		{"marked", Withdraw(Record{}, ruleKey, ownerOf(1), noon), 0, StatusFree},
 	} {
 		at := noon.Add(c.at)
-		if got := c.r.StatusAt(at); got != c.want {
+		if got := c.r.statusAt(at); got != c.want {
 			t.Errorf("%s at %v: %v, want %v", c.name, c.at, got, c.want)
 		}
 		seen, ok := View(c.r, at)

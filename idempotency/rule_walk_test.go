@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -307,9 +308,16 @@ func (w *walk) report() string {
 }
 
 // TestWalk is many random lives. Every kind of call must have written, and
-// every outcome have come, or the walk proves little.
+// every outcome have come, or the walk proves little. ESCAPEMENT_SEED=n repeats
+// a failure.
 func TestWalk(t *testing.T) {
 	lives, seed := 100, rand.Uint64()
+	if s := os.Getenv("ESCAPEMENT_SEED"); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatalf("ESCAPEMENT_SEED=%q: %v", s, err)
+		}
+	}
 	if os.Getenv("ESCAPEMENT_SOAK") == "1" {
 		lives *= 100
 	}

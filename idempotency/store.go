@@ -1,8 +1,10 @@
 package idempotency
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -71,7 +73,46 @@ type Filter struct {
 	Route  string        // "" is any
 	Older  time.Duration // only records last changed at least this long ago
 	Cursor string        // Page.Next of the page before; "" is the first page
-	Limit  int           // records per page: 1 to 1000; 0 means 100
+	Limit  int           // records per page; see PageSize
+}
+
+// Validate reports every fault of f at once, but that of a cursor, whose form
+// is the store's: a status that there is none, a limit out of bounds.
+func (f Filter) Validate() error {
+	var errs []error
+	switch f.Status {
+	case "", StatusFree, StatusInProgress, StatusUnknown, StatusSucceeded, StatusFailedFinal, StatusFailedRetryable, StatusArchived:
+	default:
+		errs = append(errs, fmt.Errorf("idempotency: list: there is no status %q: want in_progress, unknown, succeeded, failed_final, failed_retryable or archived", f.Status))
+	}
+	if _, err := PageSize(f.Limit); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Selects reports whether f selects r as it is at r.AsOf (see [View]), whatever
+// the cursor says.
+func (f Filter) Selects(r Record) bool {
+	return (f.Status == "" || f.Status == r.Status()) &&
+		(f.Tenant == "" || f.Tenant == r.Key.Tenant) &&
+		(f.Route == "" || f.Route == r.Origin.Route) &&
+		(f.Older <= 0 || r.AsOf.Sub(r.Updated) >= f.Older)
+}
+
+// Bounds of a page of records or of audit entries.
+const (
+	DefaultPage = 100
+	MaxPage     = 1000
+)
+
+// PageSize is how many records or entries a page with the given limit has at
+// most: DefaultPage for 0. A limit below 0 or over MaxPage is an error.
+func PageSize(limit int) (int, error) {
+	if limit < 0 || limit > MaxPage {
+		return 0, fmt.Errorf("idempotency: a page's limit is %d: want 1 to %d, or 0 for %d", limit, MaxPage, DefaultPage)
+	}
+	return cmp.Or(limit, DefaultPage), nil
 }
 
 // Page is one page of a list.
@@ -113,17 +154,20 @@ type AuditEntry struct {
 	Why    string
 }
 
+// MaxSetting is the greatest size of a setting's value, in bytes.
+const MaxSetting = 64 << 10
+
 // Settings is implemented by stores that keep small shared facts (the secret,
 // the profile, plans) and the audit log.
 type Settings interface {
 	// Get returns the value and its version, which is 1 or more. ErrNotFound.
 	Get(ctx context.Context, name string) (value []byte, version int64, err error)
 	// PutIf writes the value if its version is still the given one; 0 means
-	// that it must not exist. ErrConflict. Values are at most 64 KiB.
+	// that it must not exist. ErrConflict. Values are at most MaxSetting.
 	PutIf(ctx context.Context, name string, value []byte, version int64) error
 	// Append adds an entry to the audit log.
 	Append(ctx context.Context, e AuditEntry) error
-	// Audit returns at most limit entries with a Seq greater than after, in
-	// order. Limit is 1 to 1000; 0 means 100.
+	// Audit returns entries with a Seq greater than after, in order, at most as
+	// many as PageSize says of limit.
 	Audit(ctx context.Context, after int64, limit int) ([]AuditEntry, error)
 }

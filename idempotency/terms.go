@@ -38,7 +38,7 @@ func (u OnUnknown) String() string {
 }
 
 // Terms are the times and the policy under which a key is claimed. The record
-// keeps those of its last claim. Stores keep whole microseconds.
+// keeps those of its last claim, in whole microseconds.
 type Terms struct {
 	// Lease is how long a claim holds without renewal. It must be positive.
 	Lease time.Duration
@@ -78,4 +78,12 @@ func (t Terms) Validate() error {
 		errs = append(errs, fmt.Errorf("idempotency: terms: on_unknown is %d: want Hold, Retry, Probe or Fail", t.OnUnknown))
 	}
 	return errors.Join(errs...)
+}
+
+// whole is t in whole microseconds, rounded down.
+func (t Terms) whole() Terms {
+	for _, d := range []*time.Duration{&t.Lease, &t.Retention, &t.Remember, &t.Quiet} {
+		*d = d.Truncate(time.Microsecond)
+	}
+	return t
 }

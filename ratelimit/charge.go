@@ -1,10 +1,8 @@
 package ratelimit
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"time"
 )
 
 // Kind says which requests a [Charge] counts.
@@ -19,10 +17,40 @@ const (
 
 // String returns the kind as the configuration writes it.
 func (k Kind) String() string {
-	if k == Executions {
+	switch k {
+	case Requests:
+		return "requests"
+	case Executions:
 		return "executions"
 	}
-	return "requests"
+	return "invalid"
+}
+
+// Split parts charges by kind; each part keeps the order. It allocates only if
+// there are both kinds.
+func Split(charges []Charge) (requests, executions []Charge) {
+	n := 0
+	for i := range charges {
+		if charges[i].Kind == Executions {
+			n++
+		}
+	}
+	switch n {
+	case 0:
+		return charges, nil
+	case len(charges):
+		return nil, charges
+	}
+	requests = make([]Charge, 0, len(charges)-n)
+	executions = make([]Charge, 0, n)
+	for _, c := range charges {
+		if c.Kind == Executions {
+			executions = append(executions, c)
+		} else {
+			requests = append(requests, c)
+		}
+	}
+	return requests, executions
 }
 
 // Charge is one rule applied to one subject.
@@ -59,75 +87,4 @@ func (c Charge) Validate() error {
 		fault("kind %d: want requests (%d) or executions (%d)", c.Kind, Requests, Executions)
 	}
 	return errors.Join(faults...)
-}
-
-// Level is what one charge's rule says.
-type Level struct {
-	Rule    Rule
-	Subject string
-	// Allowed is true if this rule would admit the cost. All-or-nothing is a
-	// property of the Decision: an allowed level of a refused decision was not
-	// charged.
-	Allowed bool
-	// Never is true if the cost exceeds the capacity: waiting does not help.
-	Never bool
-	// Remaining is the number of whole units that could be taken at once,
-	// after the decision. It is never negative.
-	Remaining int64
-	// RetryAfter is how long to wait until the same cost can pass if nobody
-	// else spends meanwhile: waiting exactly this long is enough, one
-	// microsecond less is not. 0 if Allowed, and if Never.
-	RetryAfter time.Duration
-	// ResetAfter is the time until the subject has its whole capacity again,
-	// after the decision; 0 if it has it now.
-	ResetAfter time.Duration
-}
-
-// Decision is the answer for all charges of one Take, together.
-type Decision struct {
-	// Allowed is true if every level allowed its cost; then all were charged.
-	// Otherwise nothing was. It is true for no charges at all.
-	Allowed bool
-	// Levels has one entry per charge that was asked, in the charges' order.
-	Levels []Level
-	// Taken is what was charged, for Store.Return. Nil if not Allowed.
-	Taken *Taken
-}
-
-// RetryAfter is the longest RetryAfter of the levels that refused, and whether
-// the request can ever pass. It is 0, true if the decision is Allowed.
-func (d Decision) RetryAfter() (wait time.Duration, possible bool) {
-	if d.Allowed {
-		return 0, true
-	}
-	for _, l := range d.Levels {
-		if l.Never {
-			return 0, false
-		}
-		if !l.Allowed {
-			wait = max(wait, l.RetryAfter)
-		}
-	}
-	return wait, true
-}
-
-// Store keeps the states of rules. Its methods may be called concurrently.
-//
-// The time is the store's. Numbered clauses (Q1 to Q7) are in
-// docs/STORE_GUIDE.md; package storetest checks them.
-type Store interface {
-	// Take charges all of charges or none (Q1). A refusal changes no state
-	// (Q2), a cost of 0 neither (Q3). No charges are allowed. Two charges of
-	// one call may name the same rule and subject: their costs add up.
-	//
-	// An error means that no decision was made. The charges may have been
-	// taken; the caller must not repeat the call to find out.
-	Take(ctx context.Context, charges []Charge) (Decision, error)
-	// Return gives back what a Take took. It never gives more than what is
-	// still owed, so that the bound of Q5 holds. The second Return of one
-	// Taken, and of nil, does nothing and returns nil.
-	Return(ctx context.Context, t *Taken) error
-	// Reset forgets what the rule named rule holds about subject: it has its
-	// whole capacity again. A subject that is not there is no error.
-	Reset(ctx context.Context, rule, subject string) error
 }

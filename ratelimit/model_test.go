@@ -12,14 +12,14 @@ import (
 )
 
 // seeded runs f with several random sources; a failure names the seed, and
-// SEED=n repeats it.
+// ESCAPEMENT_SEED=n repeats it.
 func seeded(t *testing.T, runs int, f func(t *testing.T, rnd *rand.Rand)) {
 	t.Helper()
 	first := rand.Uint64()
-	if s := os.Getenv("SEED"); s != "" {
+	if s := os.Getenv("ESCAPEMENT_SEED"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {
-			t.Fatalf("SEED=%q: %v", s, err)
+			t.Fatalf("ESCAPEMENT_SEED=%q: %v", s, err)
 		}
 		first, runs = n, 1
 	}
@@ -28,7 +28,7 @@ func seeded(t *testing.T, runs int, f func(t *testing.T, rnd *rand.Rand)) {
 		t.Run("", func(t *testing.T) {
 			defer func() {
 				if t.Failed() {
-					t.Logf("repeat with SEED=%d", seed)
+					t.Logf("repeat with ESCAPEMENT_SEED=%d", seed)
 				}
 			}()
 			f(t, rand.New(rand.NewPCG(seed, 1)))

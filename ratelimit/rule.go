@@ -27,7 +27,7 @@ func (a Algorithm) String() string {
 	case SlidingWindowLog:
 		return "sliding_window_log"
 	}
-	return "unknown"
+	return "invalid"
 }
 
 // Rule is one quota policy. It is a value; the zero value is not valid (see

@@ -153,9 +153,10 @@ func TestNames(t *testing.T) {
 	for got, want := range map[string]string{
 		ratelimit.TokenBucket.String():      "token_bucket",
 		ratelimit.SlidingWindowLog.String(): "sliding_window_log",
-		ratelimit.Algorithm(9).String():     "unknown",
+		ratelimit.Algorithm(9).String():     "invalid",
 		ratelimit.Requests.String():         "requests",
 		ratelimit.Executions.String():       "executions",
+		ratelimit.Kind(9).String():          "invalid",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

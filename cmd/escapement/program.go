@@ -57,7 +57,7 @@ type checkFlags struct {
 }
 
 type demoFlags struct {
-	Listen string `default:"127.0.0.1:3000" placeholder:"ADDR" help:"Where to listen."`
+	Listen string `default:"127.0.0.1:3000" placeholder:"ADDR" help:"Where to listen (127.0.0.1:3000)."`
 	Data   string `placeholder:"FILE" help:"Keep orders in this file, over restarts and crashes."`
 }
 
@@ -83,7 +83,7 @@ func (p *Program) ParseFlags(args []string) (code int, done bool) {
 		kong.Exit(func(code int) { panic(exited(code)) }),
 	)
 	if err != nil {
-		return p.usage(err), true
+		return p.usage(err, ""), true
 	}
 	defer func() {
 		if x := recover(); x != nil {
@@ -94,20 +94,32 @@ func (p *Program) ParseFlags(args []string) (code int, done bool) {
 			code, done = int(e), true
 		}
 	}()
-	if len(args) == 0 {
+	switch { // what people type before they have read the help
+	case len(args) == 0:
 		args = []string{"--help"}
+	case args[0] == "help":
+		args = append(args[1:len(args):len(args)], "--help")
+	case args[0] == "--version":
+		args = []string{"version"}
 	}
 	c, err := k.Parse(args)
 	if err != nil {
-		return p.usage(err), true
+		of := ""
+		for _, child := range k.Model.Children {
+			if child.Name == args[0] {
+				of = " " + child.Name
+			}
+		}
+		return p.usage(err, of), true
 	}
 	p.command = strings.Fields(c.Command())[0]
 	return exitFine, false
 }
 
-// usage reports a fault of the command line.
-func (p *Program) usage(err error) int {
-	fmt.Fprintf(p.Stderr, "escapement: %v\n    escapement --help says what there is\n", err)
+// usage reports a fault of the command line, in the arguments of a command if
+// of is not empty.
+func (p *Program) usage(err error, of string) int {
+	fmt.Fprintf(p.Stderr, "escapement: %v\n    escapement%s --help says what there is\n", err, of)
 	return exitUsage
 }
 

@@ -16,10 +16,10 @@ import (
 
 const module = "github.com/escapement-dev/escapement"
 
-// forbidden says what the packages under a directory must not import, in code
-// that ships ("" in except: also in tests). The first element of an import
-// path that has a dot is somebody else's module.
-var forbidden = []struct {
+// allowed says what the packages under a directory may import, in code that
+// ships and, where tests is set, in their tests: nothing else. The first
+// element of an import path that has a dot is somebody else's module.
+var allowed = []struct {
 	dir    string   // relative to the top; "." is the root package alone
 	only   []string // of ours, only these (and what is under the directory itself)
 	third  []string // of others, only modules with these prefixes
@@ -106,7 +106,7 @@ func under(dir, rule string) bool {
 
 func TestImports(t *testing.T) {
 	_, all := files(t)
-	for _, rule := range forbidden {
+	for _, rule := range allowed {
 		seen := false
 		for _, f := range all {
 			if !under(f.dir, rule.dir) {

@@ -20,15 +20,15 @@ import (
 
 func seed(t *testing.T) *rand.Rand {
 	n := rand.Uint64()
-	if s := os.Getenv("SEED"); s != "" {
+	if s := os.Getenv("ESCAPEMENT_SEED"); s != "" {
 		var err error
 		if n, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatalf("SEED=%q: %v", s, err)
+			t.Fatalf("ESCAPEMENT_SEED=%q: %v", s, err)
 		}
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("repeat with SEED=%d", n)
+			t.Logf("repeat with ESCAPEMENT_SEED=%d", n)
 		}
 	})
 	return rand.New(rand.NewPCG(n, 1))

@@ -114,7 +114,6 @@ func (m *Records) Reserve(ctx context.Context, c idempotency.Claim) (idempotency
 	if err := errors.Join(ctx.Err(), c.Validate()); err != nil {
 		return idempotency.Answer{}, err
 	}
-	c.Terms = whole(c.Terms)
 	var a idempotency.Answer
 	err := m.change(c.Key.ID, func(prev idempotency.Record, now time.Time) (next idempotency.Record, err error) {
 		next, a = idempotency.Decide(prev, c, now)
@@ -132,7 +131,6 @@ func (m *Records) Extend(ctx context.Context, r idempotency.Reservation, lease t
 	if err := ctx.Err(); err != nil {
 		return time.Time{}, err
 	}
-	lease = lease.Truncate(time.Microsecond)
 	var end time.Time
 	err := m.change(r.Key.ID, func(prev idempotency.Record, now time.Time) (idempotency.Record, error) {
 		next, err := idempotency.Renew(prev, r, lease, now)
@@ -151,7 +149,7 @@ func (m *Records) End(ctx context.Context, r idempotency.Reservation, e idempote
 	if err := errors.Join(ctx.Err(), e.Validate()); err != nil {
 		return err
 	}
-	e.Result = kept(e.Result)
+	e.Result.Payload = bytes.Clone(e.Result.Payload)
 	return m.change(r.Key.ID, func(prev idempotency.Record, now time.Time) (idempotency.Record, error) {
 		return idempotency.Finish(prev, r, e, now)
 	})
@@ -235,21 +233,4 @@ func clone(r idempotency.Record) idempotency.Record {
 		}
 	}
 	return r
-}
-
-// kept is r as it is stored: with a payload of its own and a window of whole
-// microseconds.
-func kept(r idempotency.Result) idempotency.Result {
-	r.Payload = bytes.Clone(r.Payload)
-	r.Window = r.Window.Truncate(time.Microsecond)
-	return r
-}
-
-// whole is t in whole microseconds, as it is stored.
-func whole(t idempotency.Terms) idempotency.Terms {
-	t.Lease = t.Lease.Truncate(time.Microsecond)
-	t.Retention = t.Retention.Truncate(time.Microsecond)
-	t.Remember = t.Remember.Truncate(time.Microsecond)
-	t.Quiet = t.Quiet.Truncate(time.Microsecond)
-	return t
 }

@@ -11,12 +11,8 @@ import (
 	"github.com/escapement-dev/escapement/idempotency"
 )
 
-// Bounds of lists.
-const (
-	defaultPage = 100
-	maxPage     = 1000
-	maxScan     = 20_000 // records that one List looks at
-)
+// maxScan is how many records one List looks at, about.
+const maxScan = 20_000
 
 // Sweep implements idempotency.Keeper. Consecutive calls begin at different
 // places, so that a small limit reaches every record in the end.
@@ -33,26 +29,21 @@ func (m *Records) Sweep(ctx context.Context, limit int) (removed int, err error)
 
 // List implements idempotency.Keeper: in the order of the keys' IDs. A record
 // that lives through the whole listing is listed exactly once, whatever else
-// changes meanwhile. A faulty limit or cursor is an error.
+// changes meanwhile. It returns the errors of Filter.Validate, and one for a
+// cursor that no page gave.
 func (m *Records) List(ctx context.Context, f idempotency.Filter) (idempotency.Page, error) {
-	limit := f.Limit
-	if limit == 0 {
-		limit = defaultPage
+	if err := errors.Join(ctx.Err(), f.Validate()); err != nil {
+		return idempotency.Page{}, err
 	}
-	var errs []error
-	if limit < 1 || limit > maxPage {
-		errs = append(errs, fmt.Errorf("memstore: list with a limit of %d: want 1 to %d, or 0 for %d", f.Limit, maxPage, defaultPage))
+	limit, err := idempotency.PageSize(f.Limit)
+	if err != nil {
+		return idempotency.Page{}, err
 	}
 	var after idempotency.ID // the zero ID names no key: none comes before it
 	if f.Cursor != "" {
-		id, err := idempotency.ParseID(f.Cursor)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("memstore: list with a cursor that no page gave: %w", err))
+		if after, err = idempotency.ParseID(f.Cursor); err != nil {
+			return idempotency.Page{}, fmt.Errorf("memstore: list with a cursor that no page gave: %w", err)
 		}
-		after = id
-	}
-	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
-		return idempotency.Page{}, err
 	}
 	var page idempotency.Page
 	scanned := 0
@@ -82,16 +73,9 @@ func (s *shard) list(f idempotency.Filter, after idempotency.ID, now time.Time) 
 		if bytes.Compare(id[:], after[:]) <= 0 {
 			continue
 		}
-		rec, ok := idempotency.View(e.rec, now)
-		switch {
-		case !ok,
-			f.Status != "" && f.Status != rec.Status(),
-			f.Tenant != "" && f.Tenant != rec.Key.Tenant,
-			f.Route != "" && f.Route != rec.Origin.Route,
-			f.Older > 0 && now.Sub(rec.Updated) < f.Older:
-			continue
+		if rec, ok := idempotency.View(e.rec, now); ok && f.Selects(rec) {
+			found = append(found, rec)
 		}
-		found = append(found, rec)
 	}
 	slices.SortFunc(found, func(a, b idempotency.Record) int { return bytes.Compare(a.Key.ID[:], b.Key.ID[:]) })
 	return found, len(s.records)
@@ -123,7 +107,7 @@ func (m *Records) Settle(ctx context.Context, k idempotency.Key, seen idempotenc
 	if err := errors.Join(ctx.Err(), r.Validate()); err != nil {
 		return err
 	}
-	r = kept(r)
+	r.Payload = bytes.Clone(r.Payload)
 	return m.change(k.ID, func(prev idempotency.Record, now time.Time) (idempotency.Record, error) {
 		return idempotency.SettleBy(prev, seen, r, now)
 	})

@@ -2,16 +2,13 @@ package memstore
 
 import (
 	"bytes"
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/escapement-dev/escapement/idempotency"
 )
-
-// MaxValue is the greatest size of a setting's value, in bytes.
-const MaxValue = 64 << 10
 
 const (
 	settingBytes = 96  // counted for every setting beside its strings
@@ -37,14 +34,14 @@ func (m *Records) Get(ctx context.Context, name string) (value []byte, version i
 	return bytes.Clone(s.value), s.version, nil
 }
 
-// PutIf implements idempotency.Settings. A value over MaxValue is an error;
-// a new setting for which there is no room is ErrFull.
+// PutIf implements idempotency.Settings. A value over idempotency.MaxSetting is
+// an error; a new setting for which there is no room is ErrFull.
 func (m *Records) PutIf(ctx context.Context, name string, value []byte, version int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if len(value) > MaxValue {
-		return fmt.Errorf("memstore: the setting %q has %d bytes: want at most %d", name, len(value), MaxValue)
+	if len(value) > idempotency.MaxSetting {
+		return fmt.Errorf("memstore: the setting %q has %d bytes: want at most %d", name, len(value), idempotency.MaxSetting)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -81,11 +78,8 @@ func (m *Records) Append(ctx context.Context, e idempotency.AuditEntry) error {
 
 // Audit implements idempotency.Settings. A faulty limit is an error.
 func (m *Records) Audit(ctx context.Context, after int64, limit int) ([]idempotency.AuditEntry, error) {
-	limit = cmp.Or(limit, defaultPage)
-	if limit < 1 || limit > maxPage {
-		return nil, fmt.Errorf("memstore: audit with a limit of %d: want 1 to %d, or 0 for %d", limit, maxPage, defaultPage)
-	}
-	if err := ctx.Err(); err != nil {
+	limit, err := idempotency.PageSize(limit)
+	if err := errors.Join(ctx.Err(), err); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()

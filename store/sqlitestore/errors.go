@@ -46,6 +46,15 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Err}
 }
 
+// lockedError says that somebody else's lock is in the way.
+func lockedError(file string, err error) *Error {
+	return &Error{
+		File: file, What: "another connection holds the file's lock",
+		Next: "end its transaction, or find the process (fuser, lsof) that has the file open; this goes on by itself when the lock is gone",
+		Err:  err,
+	}
+}
+
 // explain makes an *Error of an error of the database, and leaves decisions,
 // contexts' errors and the store's own errors as they are.
 func explain(file string, err error) error {
@@ -61,10 +70,10 @@ func explain(file string, err error) error {
 	case 0:
 		return err
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-		what, next = "another connection holds the file's lock", "end its transaction, or find the process (fuser, lsof) that has the file open; this goes on by itself when the lock is gone"
-		if c == sqlite3.SQLITE_BUSY_SNAPSHOT {
-			what, next = "the transaction was begun as a deferred one and another write came between", "put _txlock=immediate into the DSN, and begin the transaction without ReadOnly"
+		if c != sqlite3.SQLITE_BUSY_SNAPSHOT {
+			return lockedError(file, err)
 		}
+		what, next = "the transaction was begun as a deferred one and another write came between", "put _txlock=immediate into the DSN, and begin the transaction without ReadOnly"
 	case sqlite3.SQLITE_FULL:
 		what, next = "there is no room for the write, and nothing changed", "free space on the disk or raise the file's bound (MaxPages); this goes on by itself then"
 	case sqlite3.SQLITE_IOERR:
@@ -72,7 +81,7 @@ func explain(file string, err error) error {
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH:
 		what, next = "the file cannot be written", "give this user the right to write the file and its directory: the files -wal and -shm stand beside it"
 	case sqlite3.SQLITE_CANTOPEN:
-		what, next = "the file cannot be opened", "create its directory, and give this user the right to write there"
+		what, next = "the file cannot be opened", "create its directory, and give this user the right to write there, and to read and write the file if it is there already"
 	case sqlite3.SQLITE_NOTADB:
 		what, next = "the file is not a SQLite database", "give another path, or move the file away"
 	case sqlite3.SQLITE_CORRUPT:

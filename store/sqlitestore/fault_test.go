@@ -95,9 +95,11 @@ func TestLockedFileContext(t *testing.T) {
 		failed <- err
 	}()
 	waitQueued(t, s, 1)
+	eventually(t, s.w.locked.Load)
 	cancel()
-	if err := <-failed; !errors.Is(err, context.Canceled) {
-		t.Errorf("Reserve: %v: want context.Canceled", err)
+	var said *Error
+	if err := <-failed; !errors.Is(err, context.Canceled) || !errors.As(err, &said) || !strings.Contains(err.Error(), "holds the file's lock") {
+		t.Errorf("Reserve: %v: want context.Canceled, and what it waited for", err)
 	}
 	unlock()
 	start(t, s, newClaim(newKey())) // goes through the same queue

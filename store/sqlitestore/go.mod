@@ -10,6 +10,11 @@ require (
 )
 
 require (
+	github.com/dunglas/httpsfv v1.1.2 // indirect
+	github.com/klauspost/compress v1.20.4 // indirect
+)
+
+require (
 	github.com/anishathalye/porcupine v1.3.1 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect

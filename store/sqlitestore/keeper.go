@@ -3,7 +3,6 @@ package sqlitestore
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -78,24 +77,17 @@ func sweep(ctx context.Context, ss session, limit int, now time.Time) (int, erro
 // says more than the file's indexes can.
 const listScan = 1000
 
-var statuses = []idempotency.Status{
-	"", idempotency.StatusFree, idempotency.StatusInProgress, idempotency.StatusUnknown, idempotency.StatusSucceeded,
-	idempotency.StatusFailedFinal, idempotency.StatusFailedRetryable, idempotency.StatusArchived,
-}
-
 // List implements idempotency.Keeper. Records come in the order in which their
 // keys were first claimed. A page looks at 1000 records at most (or at its
-// limit), and may so have fewer than there are.
+// limit), and may so have fewer than there are. It returns the errors of
+// Filter.Validate, and one for a cursor that no page gave.
 func (s *Store) List(ctx context.Context, f idempotency.Filter) (idempotency.Page, error) {
-	limit := f.Limit
-	if limit == 0 {
-		limit = 100
+	if err := f.Validate(); err != nil {
+		return idempotency.Page{}, err
 	}
-	if limit < 0 || limit > 1000 {
-		return idempotency.Page{}, fmt.Errorf("sqlitestore: a list's limit is %d: want 1 to 1000, or 0 for 100", f.Limit)
-	}
-	if !slices.Contains(statuses, f.Status) {
-		return idempotency.Page{}, fmt.Errorf("sqlitestore: there is no status %q: want one of %q", f.Status, statuses[1:])
+	limit, err := idempotency.PageSize(f.Limit)
+	if err != nil {
+		return idempotency.Page{}, err
 	}
 	after := int64(0)
 	if f.Cursor != "" {
@@ -106,7 +98,7 @@ func (s *Store) List(ctx context.Context, f idempotency.Filter) (idempotency.Pag
 		after = n
 	}
 	var page idempotency.Page
-	err := s.read(ctx, func(ss session, now time.Time) (err error) {
+	err = s.read(ctx, func(ss session, now time.Time) (err error) {
 		page, err = list(ctx, ss, f, after, limit, now)
 		return err
 	})
@@ -131,9 +123,7 @@ func list(ctx context.Context, ss session, f idempotency.Filter, after int64, li
 			return false, damaged(r.Key.ID, err)
 		}
 		seen, last = seen+1, r.seq
-		rec, ok := idempotency.View(r.Record, now)
-		if ok && (f.Status == "" || rec.Status() == f.Status) && (f.Tenant == "" || rec.Key.Tenant == f.Tenant) &&
-			(f.Route == "" || rec.Origin.Route == f.Route) && (f.Older <= 0 || now.Sub(rec.Updated) >= f.Older) {
+		if rec, ok := idempotency.View(r.Record, now); ok && f.Selects(rec) {
 			page.Records = append(page.Records, rec)
 		}
 		return len(page.Records) < limit, nil
@@ -152,7 +142,6 @@ func (s *Store) Settle(ctx context.Context, k idempotency.Key, seen idempotency.
 	if err := r.Validate(); err != nil {
 		return err
 	}
-	r = wholeResult(r)
 	return s.write(ctx, false, func(ss session, now time.Time) error {
 		return change(context.Background(), ss, k.ID, func(prev idempotency.Record) (idempotency.Record, error) {
 			return idempotency.SettleBy(prev, seen, r, now)

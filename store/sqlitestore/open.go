@@ -187,7 +187,8 @@ func attach(ctx context.Context, db *sql.DB, file string, o Options, prepare fun
 		reads.close()
 		return nil, err
 	}
-	return &Store{o: o, file: file, conn: c, w: startWriter(c, ss, o), reads: reads}, nil
+	files := identify(file)
+	return &Store{o: o, file: file, files: files, conn: c, w: startWriter(c, ss, files, o), reads: reads}, nil
 }
 
 // patiently repeats f while others hold the file's lock, for BusyTimeout. The

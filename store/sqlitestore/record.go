@@ -133,25 +133,3 @@ func lookup(ctx context.Context, ss session, id idempotency.ID, now time.Time) (
 	}
 	return rec, nil
 }
-
-// Whole microseconds are what the columns hold; what the rule is given must be
-// what it will find again.
-
-func wholeClaim(c idempotency.Claim) idempotency.Claim {
-	t := &c.Terms
-	for _, d := range []*time.Duration{&t.Lease, &t.Retention, &t.Remember, &t.Quiet} {
-		*d = d.Truncate(time.Microsecond)
-	}
-	if len(c.Prints) == 0 {
-		c.Prints = nil
-	}
-	return c
-}
-
-func wholeResult(r idempotency.Result) idempotency.Result {
-	r.Window = r.Window.Truncate(time.Microsecond)
-	if len(r.Payload) == 0 {
-		r.Payload = nil
-	}
-	return r
-}

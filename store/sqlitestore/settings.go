@@ -8,12 +8,13 @@ import (
 	"github.com/escapement-dev/escapement/idempotency"
 )
 
-// maxSetting is the greatest size of a setting's value, in bytes.
-const maxSetting = 64 << 10
-
-// Get implements idempotency.Settings.
+// Get implements idempotency.Settings. It fails where writing would because the
+// file is not in its place any more.
 func (s *Store) Get(ctx context.Context, name string) (value []byte, version int64, err error) {
 	err = s.read(ctx, func(ss session, _ time.Time) (err error) {
+		if err := s.files.check(); err != nil {
+			return err
+		}
 		value, version, err = setting(ctx, ss, name)
 		return err
 	})
@@ -35,8 +36,8 @@ func setting(ctx context.Context, ss session, name string) (value []byte, versio
 
 // PutIf implements idempotency.Settings.
 func (s *Store) PutIf(ctx context.Context, name string, value []byte, version int64) error {
-	if len(value) > maxSetting {
-		return fmt.Errorf("sqlitestore: the setting %q has %d bytes: want at most %d", name, len(value), maxSetting)
+	if len(value) > idempotency.MaxSetting {
+		return fmt.Errorf("sqlitestore: the setting %q has %d bytes: want at most %d", name, len(value), idempotency.MaxSetting)
 	}
 	return s.write(ctx, false, func(ss session, now time.Time) error {
 		ctx := context.Background()
@@ -63,14 +64,12 @@ func (s *Store) Append(ctx context.Context, e idempotency.AuditEntry) error {
 
 // Audit implements idempotency.Settings.
 func (s *Store) Audit(ctx context.Context, after int64, limit int) ([]idempotency.AuditEntry, error) {
-	if limit == 0 {
-		limit = 100
-	}
-	if limit < 0 || limit > 1000 {
-		return nil, fmt.Errorf("sqlitestore: the audit's limit is %d: want 1 to 1000, or 0 for 100", limit)
+	limit, err := idempotency.PageSize(limit)
+	if err != nil {
+		return nil, err
 	}
 	var entries []idempotency.AuditEntry
-	err := s.read(ctx, func(ss session, _ time.Time) error {
+	err = s.read(ctx, func(ss session, _ time.Time) error {
 		return ss.query(ctx, selectAudit, func(v []any) (bool, error) {
 			seq, _ := v[0].(int64)
 			at, _ := v[1].(int64)

@@ -18,6 +18,7 @@ import (
 type Store struct {
 	o     Options
 	file  string
+	files identity
 	owned *sql.DB // only where Open made it
 	conn  *sql.Conn
 	w     *writer
@@ -62,7 +63,13 @@ func (s *Store) write(ctx context.Context, first bool, do func(ss session, now t
 	return s.submit(ctx, &op{do: do, first: first})
 }
 
-func (s *Store) submit(ctx context.Context, o *op) error { return explain(s.file, s.w.submit(ctx, o)) }
+func (s *Store) submit(ctx context.Context, o *op) error {
+	err := s.w.submit(ctx, o)
+	if err != nil && o.state.Load() == left && s.w.locked.Load() { // the context's end says nothing of the lock
+		return lockedError(s.file, err)
+	}
+	return explain(s.file, err)
+}
 
 // read runs do on a connection of its own, without the writer. The time is
 // taken before the file is read: a state is then judged by no time at which
@@ -89,7 +96,6 @@ func (s *Store) Reserve(ctx context.Context, c idempotency.Claim) (idempotency.A
 	if err := c.Validate(); err != nil {
 		return idempotency.Answer{}, err
 	}
-	c = wholeClaim(c)
 	var a idempotency.Answer
 	var answered bool
 	err := s.read(ctx, func(ss session, now time.Time) error {
@@ -108,22 +114,21 @@ func (s *Store) Reserve(ctx context.Context, c idempotency.Claim) (idempotency.A
 	if answered {
 		return a, nil
 	}
-	var out idempotency.Answer
 	err = s.write(ctx, false, func(ss session, now time.Time) (err error) {
-		out, err = reserve(context.Background(), ss, c, now)
+		a, err = reserve(context.Background(), ss, c, now)
 		return err
 	})
 	if err != nil {
-		return idempotency.Answer{}, err
+		return idempotency.Answer{}, err // a may still be written to
 	}
-	return out, nil
+	return a, nil
 }
 
 // Extend implements idempotency.Store.
 func (s *Store) Extend(ctx context.Context, r idempotency.Reservation, lease time.Duration) (time.Time, error) {
 	var end time.Time
 	err := s.write(ctx, true, func(ss session, now time.Time) (err error) {
-		end, err = extend(context.Background(), ss, r, lease.Truncate(time.Microsecond), now)
+		end, err = extend(context.Background(), ss, r, lease, now)
 		return err
 	})
 	if err != nil {
@@ -139,7 +144,6 @@ func (s *Store) End(ctx context.Context, r idempotency.Reservation, e idempotenc
 	if err := e.Validate(); err != nil {
 		return err
 	}
-	e.Result = wholeResult(e.Result)
 	return s.submit(ctx, &op{first: true, size: len(e.Result.Payload), do: func(ss session, now time.Time) error {
 		return change(context.Background(), ss, r.Key.ID, func(prev idempotency.Record) (idempotency.Record, error) {
 			return idempotency.Finish(prev, r, e, now)

@@ -49,12 +49,12 @@ func (t inside) Reserve(ctx context.Context, c idempotency.Claim) (idempotency.A
 	if err := c.Validate(); err != nil {
 		return idempotency.Answer{}, err
 	}
-	a, err := reserve(ctx, t.ss, wholeClaim(c), now(t.s.o))
+	a, err := reserve(ctx, t.ss, c, now(t.s.o))
 	return a, t.explain(err)
 }
 
 func (t inside) Extend(ctx context.Context, r idempotency.Reservation, lease time.Duration) (time.Time, error) {
-	end, err := extend(ctx, t.ss, r, lease.Truncate(time.Microsecond), now(t.s.o))
+	end, err := extend(ctx, t.ss, r, lease, now(t.s.o))
 	return end, t.explain(err)
 }
 
@@ -62,7 +62,6 @@ func (t inside) End(ctx context.Context, r idempotency.Reservation, e idempotenc
 	if err := e.Validate(); err != nil {
 		return err
 	}
-	e.Result = wholeResult(e.Result)
 	return t.change(ctx, r.Key, func(prev idempotency.Record, now time.Time) (idempotency.Record, error) {
 		return idempotency.Finish(prev, r, e, now)
 	})

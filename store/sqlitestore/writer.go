@@ -34,14 +34,17 @@ const (
 // writer is the one writer of a store: a goroutine that commits operations in
 // batches. While one batch is being written, the next gathers.
 type writer struct {
-	conn *sql.Conn
-	ss   *direct // on conn
-	o    Options
+	conn  *sql.Conn
+	ss    *direct // on conn
+	files identity
+	o     Options
 
 	mu     sync.Mutex
 	queue  []*op
 	gone   int         // how many of queue have left
 	closed atomic.Bool // set with mu held
+
+	locked atomic.Bool // others hold the file's lock, and a batch waits for it
 
 	// version is SQLite's data_version, which changes when another connection
 	// has written, and rival when it last did. Only the goroutine uses them.
@@ -53,9 +56,9 @@ type writer struct {
 	ended chan struct{}
 }
 
-func startWriter(conn *sql.Conn, ss *direct, o Options) *writer {
+func startWriter(conn *sql.Conn, ss *direct, files identity, o Options) *writer {
 	ctx, stop := context.WithCancel(context.Background())
-	w := &writer{conn: conn, ss: ss, o: o, wake: make(chan struct{}, 1), stop: stop, ended: make(chan struct{})}
+	w := &writer{conn: conn, ss: ss, files: files, o: o, wake: make(chan struct{}, 1), stop: stop, ended: make(chan struct{})}
 	go w.run(ctx)
 	return w
 }
@@ -176,6 +179,10 @@ const batchBytes = 16 << 20
 // batch writes one batch. The operations are taken only when the file's lock
 // is held: until then their callers can leave without a trace.
 func (w *writer) batch(ctx context.Context) {
+	if err := w.files.check(); err != nil {
+		w.fail(w.take(0, all), err)
+		return
+	}
 	if !w.begin(ctx) {
 		return
 	}
@@ -237,6 +244,7 @@ func (w *writer) lock(ctx context.Context, enough func(busy error) bool) error {
 		err := w.ss.run("BEGIN IMMEDIATE")
 		switch {
 		case err == nil:
+			w.locked.Store(false)
 			return nil
 		case !isBusy(err):
 			w.rollback()
@@ -244,6 +252,7 @@ func (w *writer) lock(ctx context.Context, enough func(busy error) bool) error {
 		case enough(err):
 			return err
 		}
+		w.locked.Store(true)
 		// Short at first, then an eighth of the time waited so far.
 		if !w.pause(ctx, min(max(time.Since(started)/8, minPause), maxPause)) {
 			return ErrClosed

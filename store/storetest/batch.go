@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -35,7 +36,7 @@ var batchCases = []Case{
 				r := held[i]
 				r.Owner = idempotency.NewOwner()
 				return e.s.End(ctx, r, idempotency.Done(ok("stolen")))
-			}, func(err error) bool { return isAny(err, idempotency.ErrFenced) }},
+			}, func(err error) bool { return errors.Is(err, idempotency.ErrFenced) }},
 			{"a mismatch", func(int) error {
 				c := again(done)
 				c.Prints = []idempotency.Fingerprint{printOf("v1", "another request")}
@@ -204,7 +205,7 @@ var batchCases = []Case{
 				return err
 			})
 			extended, started := errs[0] == nil, a.Outcome == idempotency.Started
-			if errs[1] != nil || errs[0] != nil && !isAny(errs[0], idempotency.ErrFenced) || extended == started {
+			if errs[1] != nil || errs[0] != nil && !errors.Is(errs[0], idempotency.ErrFenced) || extended == started {
 				e.Fatalf("Extend returns %v, the next Reserve is %v, %v", errs[0], a.Outcome, errs[1])
 			}
 		}

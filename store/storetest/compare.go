@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"fmt"
 	"strings"
@@ -97,8 +96,7 @@ func show(r idempotency.Record) string {
 
 // sameResult reports what differs between two results, or "".
 func sameResult(got, want idempotency.Result) string {
-	if got.Class == want.Class && got.Status == want.Status && got.By == want.By && got.Window == want.Window &&
-		got.NotKept == want.NotKept && bytes.Equal(got.Payload, want.Payload) {
+	if got.Equal(want) {
 		return ""
 	}
 	return fmt.Sprintf("%s, want %s", showResult(got), showResult(want))

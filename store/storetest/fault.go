@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
@@ -37,7 +38,7 @@ var faultCases = []Case{
 		if err := e.s.End(ctx, r, idempotency.Done(ok("x"))); isAny(err, idempotency.ErrFenced, idempotency.ErrNotFound) {
 			e.Fatalf("End with an ended context decides wrongly: %v", err)
 		}
-		if _, err := e.s.Lookup(ctx, c.Key); isAny(err, idempotency.ErrNotFound) {
+		if _, err := e.s.Lookup(ctx, c.Key); errors.Is(err, idempotency.ErrNotFound) {
 			e.Fatal("Lookup with an ended context says that there is no record")
 		}
 		e.done(r, ok("x"))
@@ -117,7 +118,7 @@ var faultCases = []Case{
 			if err == nil {
 				break
 			}
-			if isAny(err, idempotency.ErrNotFound) {
+			if errors.Is(err, idempotency.ErrNotFound) {
 				e.Fatal("a done record is gone after a restart")
 			}
 			if time.Since(begin) > patience {

@@ -35,7 +35,8 @@ type Capabilities struct {
 	// Settings: the store is an idempotency.Settings.
 	Settings bool
 	// MaxPayload is the largest payload that the store keeps, in bytes. 0:
-	// 16 MiB, which every store that is part of Escapement keeps.
+	// idempotency.MaxPayload, which every store that is part of Escapement
+	// keeps.
 	MaxPayload int
 	// SplitTake: charges of one Take may lie on different servers. Take is
 	// then all or none once it has returned, but not for others meanwhile (Q1).

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -96,7 +97,7 @@ func (in callInput) judge(rec idempotency.Record, out callOutput) (bool, idempot
 	case "step":
 		next, want = idempotency.PutStep(rec, in.res, in.step, in.now)
 	}
-	if want == nil && out.err != nil || want != nil && !isAny(out.err, want) {
+	if want == nil && out.err != nil || want != nil && !errors.Is(out.err, want) {
 		return false, rec
 	}
 	next.Revision = 0 // no call here looks at it

@@ -140,6 +140,13 @@ var listCases = []Case{
 			}
 		}
 	}),
+	recordCase("ListRefusesAFaultyFilter", needsKeeper, func(e *env) {
+		for _, f := range []idempotency.Filter{{Status: "running"}, {Limit: -1}, {Limit: idempotency.MaxPage + 1}} {
+			if _, err := e.keeper().List(e.ctx(), f); err == nil {
+				e.Fatalf("List(%+v) returns nil", f)
+			}
+		}
+	}),
 	recordCase("ListCursorIsStableUnderChange", needsKeeper, func(e *env) {
 		const n = 40
 		for i := range n {

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"sort"
 	"strings"
@@ -265,7 +266,7 @@ func (m *machine) saveStepStep(*rapid.T) {
 		m.count("step done")
 	case want == nil:
 		m.count("step started")
-	case isAny(want, idempotency.ErrFenced):
+	case errors.Is(want, idempotency.ErrFenced):
 		m.count("step fenced")
 	default:
 		m.count("step refused")
@@ -357,9 +358,9 @@ func (m *machine) countOperator(what string, err error) {
 	switch {
 	case err == nil:
 		m.count(what)
-	case isAny(err, idempotency.ErrConflict):
+	case errors.Is(err, idempotency.ErrConflict):
 		m.count(what + " conflict")
-	case isAny(err, idempotency.ErrLive):
+	case errors.Is(err, idempotency.ErrLive):
 		m.count(what + " live")
 	default:
 		m.count(what + " not found")
@@ -409,7 +410,7 @@ func (m *machine) back(*rapid.T) {
 // agree demands that the store decided as the rule did.
 func (m *machine) agree(what string, got, want error, prev idempotency.Record) {
 	m.Helper()
-	if want == nil && got != nil || want != nil && !isAny(got, want) {
+	if want == nil && got != nil || want != nil && !errors.Is(got, want) {
 		m.Fatalf("%s returns %v, the rule says %v\nbefore: %s", what, got, want, show(prev))
 	}
 }

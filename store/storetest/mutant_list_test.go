@@ -362,6 +362,14 @@ var mutants = []struct {
 			return m.Records.List(c, f)
 		}
 	}},
+	{"lists take any status", "ListRefuses", func(m *mutant) {
+		m.list = func(m *mutant, c ctx, f idempotency.Filter) (idempotency.Page, error) {
+			if f.Validate() != nil {
+				f.Status = idempotency.StatusFree
+			}
+			return m.Records.List(c, f)
+		}
+	}},
 	{"pages lose their last record", "ListMany ListFilters ListCursor Machine", func(m *mutant) {
 		m.list = func(m *mutant, c ctx, f idempotency.Filter) (idempotency.Page, error) {
 			p, err := m.Records.List(c, f)

@@ -12,7 +12,7 @@ var payloadCases = []Case{
 	recordCase("R7PayloadsAreByteExact", nil, func(e *env) {
 		most := e.h.Caps.MaxPayload
 		if most == 0 {
-			most = 16 << 20
+			most = idempotency.MaxPayload
 		}
 		for i, n := range []int{0, 1, 255, 256, 4095, 4096, 4097, 64<<10 - 1, 64 << 10, 64<<10 + 1, 1 << 20, most} {
 			if n > most {

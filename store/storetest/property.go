@@ -3,7 +3,6 @@ package storetest
 import (
 	"bytes"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
@@ -48,16 +47,15 @@ var propertyCases = []Case{
 		}
 	}),
 	recordCase("PropertyManyKeysAtOnce", nil, func(e *env) {
-		var started atomic.Int32
+		const callers, each = 64, 8
 		ctx := e.ctx()
-		for _, err := range together(64, func(i int) error {
-			for j := range 8 {
-				c := claim(testKey(i*8+j), idempotency.Hold)
+		for _, err := range together(callers, func(i int) error {
+			for j := range each {
+				c := claim(testKey(i*each+j), idempotency.Hold)
 				a, err := e.s.Reserve(ctx, c)
 				if err := outcome(a, err)(idempotency.Started); err != nil {
 					return err
 				}
-				started.Add(1)
 				if err := e.s.End(ctx, a.Reservation, idempotency.Done(ok(c.Key.ID.String()))); err != nil {
 					return err
 				}
@@ -68,7 +66,7 @@ var propertyCases = []Case{
 				e.Fatalf("one of many: %v", err)
 			}
 		}
-		for i := range int(started.Load()) {
+		for i := range callers * each {
 			k := testKey(i)
 			if got := e.lookup(k).Result.Payload; string(got) != k.ID.String() {
 				e.Fatalf("the record of %v has the payload %s", k.ID, showBytes(got))

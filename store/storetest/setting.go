@@ -121,6 +121,11 @@ var settingCases = []Case{
 		if got, err := s.Audit(e.ctx(), 0, 0); err != nil || len(got) != 100 || got[0].Seq != all[0].Seq {
 			e.Fatalf("Audit without a limit has %d entries (%v), want the first 100", len(got), err)
 		}
+		for _, limit := range []int{-1, idempotency.MaxPage + 1} {
+			if _, err := s.Audit(e.ctx(), 0, limit); err == nil {
+				e.Fatalf("Audit with a limit of %d returns nil", limit)
+			}
+		}
 	}),
 	recordCase("AuditLosesNothingToConcurrency", needsSettings, func(e *env) {
 		for _, err := range together(20, func(i int) error {

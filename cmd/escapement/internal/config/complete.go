@@ -32,7 +32,7 @@ func (c *Config) Override(o Overrides) error {
 	apply("--upstream", "upstream", o.Upstream, func() *Fault {
 		u, problem := ParseUpstream(o.Upstream)
 		if problem != "" {
-			return &Fault{Problem: problem, Want: "http://HOST:PORT or https://HOST"}
+			return &Fault{Problem: problem, Want: "http://HOST:PORT or https://HOST", Write: fullUpstream(o.Upstream)}
 		}
 		c.Upstream = u
 		return nil
@@ -40,7 +40,7 @@ func (c *Config) Override(o Overrides) error {
 	address := func(s string, into *string) func() *Fault {
 		return func() *Fault {
 			if problem := checkAddress(s); problem != "" {
-				return &Fault{Problem: problem, Want: "HOST:PORT, such as :8080"}
+				return &Fault{Problem: problem, Want: "HOST:PORT, such as :8080", Write: fullAddress(s)}
 			}
 			*into = s
 			return nil

@@ -288,6 +288,15 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("%s: want 1 warning of %q, got %v", tt.file, tt.want, Faults(c.Warnings()))
 		}
 	}
+	// What a warning says to write brings no other warning.
+	const base = "identity: {tenant: const:a}\n"
+	w := parse(t, base).Warnings()
+	if len(w) != 1 {
+		t.Fatalf("got %v", Faults(w))
+	}
+	if w := parse(t, base+w[0].Write).Warnings(); len(w) != 0 {
+		t.Errorf("got %v", Faults(w))
+	}
 	quiet := `
 identity: {tenant: header:X-Tenant-Id, ip: {trusted_proxies: [10.0.0.1/32]}}
 limits: [{name: keys, by: [tenant], rate: 1000/d, burst: 100, charge: executions}]`

@@ -51,7 +51,7 @@ func TestFaultsOfFiles(t *testing.T) {
 		{"listen: ${1}", []string{"1:9 without a name"}},
 		{"listen: ${EMPTY}", []string{"1:9 is not an address"}},
 		// Scalars.
-		{"listen: 8080", []string{"1:9 is not an address"}},
+		{"listen: 8080", []string{"1:9 is not an address", "1:9 write: :8080"}},
 		{"listen: localhost:99999", []string{"1:9 has no port"}},
 		{"server: {drain: 30}", []string{"1:17 write: drain: 30s"}},
 		{"server: {drain: 30x}", []string{`1:17 has the unit "x"`}},
@@ -122,6 +122,7 @@ func TestFaultsOfFiles(t *testing.T) {
 		{"idempotency: {routes: {POST v1: {}}}", []string{"1:24 is not a pattern"}},
 		{"idempotency:\n  routes:\n    POST /{: {}", []string{"3:5 is not a pattern"}},
 		{"idempotency: {routes: {GET /a: {key: required}}}", []string{"1:24 no meaning on GET"}},
+		{"idempotency: {routes: {PSOT /a: {ttl: 3d}}}", []string{"1:24 no meaning on PSOT"}},
 		{"idempotency:\n  routes:\n    \"/{a}/x\": {}\n    \"/y/{b}\": {}", []string{`4:5 "/y/{b}" and "/{a}/x" (line 3) overlap`}},
 		// Limits.
 		{"limits: [{rate: 1/s}]", []string{"1:10 has no name"}},

@@ -5,12 +5,23 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/escapement-dev/escapement/httpgate"
 )
 
 const patternWant = "a pattern of net/http.ServeMux, such as POST /v1/orders/{id} or /v1/"
 
 // patternProblem says what is wrong with a pattern, or "".
-func patternProblem(p string) string { return register(http.NewServeMux(), p) }
+func patternProblem(p string) string {
+	if problem := register(http.NewServeMux(), p); problem != "" {
+		return problem
+	}
+	if err := httpgate.CheckPattern(p); err != nil {
+		_, why, _ := strings.Cut(err.Error(), `" `)
+		return why
+	}
+	return ""
+}
 
 // register adds p to m and returns why it cannot be, or "".
 func register(m *http.ServeMux, p string) (problem string) {

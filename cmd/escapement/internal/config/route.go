@@ -167,7 +167,7 @@ func (r *reader) routes(v value, c *Config) {
 			r.fault(Fault{Place: m.key, Field: v.path, Problem: fmt.Sprintf("%q %s", m.name, problem), Want: patternWant})
 			continue
 		}
-		if method := methodOf(m.name); t.Key == "required" && keyless(method) {
+		if method := methodOf(m.name); t.Key != "off" && keyless(method) {
 			r.fault(Fault{
 				Place: m.key, Field: m.val.path, Problem: "keys have no meaning on " + method,
 				Want: "POST, PATCH, PUT or DELETE, or no such route",

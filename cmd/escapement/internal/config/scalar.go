@@ -315,10 +315,18 @@ func (r *reader) address(v value, into *string) {
 		return
 	}
 	if err := checkAddress(t.s); err != "" {
-		r.bad(v, fmt.Sprintf("%q %s", t.raw, err), want, "")
+		r.bad(v, fmt.Sprintf("%q %s", t.raw, err), want, fullAddress(t.raw))
 		return
 	}
 	*into = t.s
+}
+
+// fullAddress returns the address of which s is the port, or "".
+func fullAddress(s string) string {
+	if a := ":" + s; checkAddress(a) == "" {
+		return a
+	}
+	return ""
 }
 
 func checkAddress(s string) (problem string) {

@@ -108,13 +108,26 @@ func (r *reader) upstream(v value, into **url.URL) {
 	u, problem := ParseUpstream(t.s)
 	if problem != "" {
 		f := Fault{Place: v.place, Field: v.path, Problem: problem, Want: want}
-		if !strings.Contains(t.raw, "://") && !strings.Contains(t.raw, "${") {
-			f.Write = "upstream: http://" + strings.TrimPrefix(t.raw, "//")
+		if w := fullUpstream(t.raw); w != "" {
+			f.Write = "upstream: " + w
 		}
 		r.fault(f)
 		return
 	}
 	*into = u
+}
+
+// fullUpstream returns the URL that s was most likely meant to be, or "". What
+// may have a secret in it is not repeated.
+func fullUpstream(s string) string {
+	if strings.Contains(s, "://") || strings.ContainsAny(s, "$@") {
+		return ""
+	}
+	u := "http://" + strings.TrimPrefix(s, "//")
+	if _, problem := ParseUpstream(u); problem != "" {
+		return ""
+	}
+	return u
 }
 
 // ParseUpstream reads an upstream's URL; the problem is "" if there is none.

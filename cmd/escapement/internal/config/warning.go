@@ -59,7 +59,7 @@ func (c *Config) Warnings() []Fault {
 	bounded := slices.ContainsFunc(c.Limits, func(l Limit) bool { return l.Charge == "executions" })
 	if keys && !bounded {
 		warn("limits", "no limit counts executions: one tenant can fill the store with new keys",
-			"limits: [{name: new-keys, by: [tenant], rate: 100000/d, charge: executions}]")
+			"limits: [{name: new-keys, routes: [POST /, PATCH /], by: [tenant], rate: 100000/d, burst: 1000, charge: executions}]")
 	}
 	for i, l := range c.Limits {
 		field := fmt.Sprintf("limits[%d]", i)

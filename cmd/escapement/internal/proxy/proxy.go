@@ -1,8 +1,9 @@
 // Package proxy passes requests on to the upstream.
 //
-// It repeats nothing, unpacks nothing and keeps the client's Host. What the
-// upstream sees beside the request is X-Forwarded-For, -Proto and -Host. When
-// there is no answer, it says what is known: whether anything was sent.
+// It repeats nothing, unpacks nothing, keeps the client's Host, and upgrades no
+// connection but to a WebSocket. What the upstream sees beside the request is
+// X-Forwarded-For, -Proto and -Host. When there is no answer, it says what is
+// known: whether anything was sent.
 package proxy
 
 import (
@@ -16,6 +17,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -95,6 +97,13 @@ func rewrite(r *httputil.ProxyRequest, upstream *url.URL, trusted []netip.Prefix
 	r.Out.Host = r.In.Host
 	// The query goes as it came: a cleaned one could mean another operation.
 	r.Out.URL.RawQuery = r.In.URL.RawQuery
+
+	// A WebSocket is a channel for messages; any other protocol (h2c) would be
+	// one for requests, which nobody judges.
+	if r.In.Method != http.MethodGet || !strings.EqualFold(r.Out.Header.Get("Upgrade"), "websocket") {
+		delete(r.Out.Header, "Upgrade")
+		delete(r.Out.Header, "Connection")
+	}
 
 	known := isTrusted(r.In.RemoteAddr, trusted)
 	if known {

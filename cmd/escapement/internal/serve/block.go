@@ -1,9 +1,11 @@
 package serve
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"text/tabwriter"
 
@@ -43,10 +45,23 @@ func (s *Server) Block(w io.Writer) error {
 		fmt.Fprint(t, "  warning\tthe secret is not the one that this store was last used with: keys made with the other are not found, and a repeat of them runs again.\n"+
 			"  \tAll processes that share a store need one secret\n")
 	}
+	if err := spoolable(); err != nil {
+		fmt.Fprintf(t, "  warning\tkeyed requests with a body over %d KiB will be answered 503, since it cannot be held in a temporary file: %v\n"+
+			"  \twrite: export TMPDIR=… before the start\n", httpgate.DefaultSpoolMemory>>10, err)
+	}
 	for _, f := range c.Warnings() {
 		fmt.Fprintf(t, "  warning\t%s\n", strings.ReplaceAll(f.String(), "\n    ", "\n  \t"))
 	}
 	return t.Flush()
+}
+
+// spoolable makes and removes a file where large bodies are held.
+func spoolable() error {
+	f, err := os.CreateTemp("", "escapement-check-")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // address writes an address as a URL that works on this machine.

@@ -41,8 +41,9 @@ func clients(next http.Handler, body, answer pace) http.Handler {
 		// HTTP/2 it ends the stream when it comes, and must not outlive its call.
 		lift := r.ProtoMajor >= 2
 		pw := &pacedWriter{ResponseWriter: w, control: control, pace: answer, lift: lift}
+		var pb *pacedBody
 		if r.Body != nil && r.Body != http.NoBody {
-			pb := &pacedBody{ReadCloser: r.Body, control: control, pace: body, lift: lift}
+			pb = &pacedBody{ReadCloser: r.Body, control: control, pace: body, lift: lift}
 			if r.Header.Get("Expect") != "" {
 				pb.answer = pw
 			}
@@ -54,8 +55,15 @@ func clients(next http.Handler, body, answer pace) http.Handler {
 		// The server sends the rest of the answer after the handler.
 		defer pw.allow()
 		next.ServeHTTP(pw, r)
+		if pb != nil && r.Close && pb.answer == nil {
+			pb.linger(pw)
+		}
 	})
 }
+
+// lingering is how long a client may still send what nobody reads, after its
+// answer.
+const lingering = 500 * time.Millisecond
 
 // pacedBody sets a deadline before each read.
 type pacedBody struct {
@@ -87,6 +95,19 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 		_ = b.control.SetReadDeadline(time.Time{})
 	}
 	return n, err
+}
+
+// linger sends the answer and drops the rest of the body. Where the client has
+// asked for the connection to be closed, the server closes it at once: a client
+// that is still sending meets a reset, and may never see its answer (RFC 9112,
+// section 9.6).
+func (b *pacedBody) linger(answer *pacedWriter) {
+	if b.ended || answer.FlushError() != nil {
+		return
+	}
+	_ = b.control.SetReadDeadline(time.Now().Add(lingering))
+	_, _ = io.Copy(io.Discard, b.ReadCloser)
+	b.ended = true
 }
 
 func (b *pacedBody) leave() {

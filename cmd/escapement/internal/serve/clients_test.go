@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -111,6 +112,29 @@ func TestUnreadBody(t *testing.T) {
 	c := dial(t, s.Listener.Addr().String())
 	fmt.Fprint(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nx")
 	closed(t, c)
+}
+
+// A client that asks for its connection to be closed, and is still sending its
+// body when it is refused, gets the refusal, not a connection reset.
+func TestRefusalReachesAClientThatCloses(t *testing.T) {
+	s := httptest.NewServer(clients(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "not now", http.StatusServiceUnavailable)
+	}), bodyPace, answerPace))
+	defer s.Close()
+	for _, close := range []bool{true, false} {
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: close}}
+		for range 50 {
+			resp, err := client.Post(s.URL, "text/plain", bytes.NewReader(make([]byte, 1<<20)))
+			if err != nil {
+				t.Fatalf("close: %v: no answer: %v", close, err)
+			}
+			if b, err := io.ReadAll(resp.Body); resp.StatusCode != http.StatusServiceUnavailable || string(b) != "not now\n" || err != nil {
+				t.Errorf("close: %v: %s %q, %v", close, resp.Status, b, err)
+			}
+			resp.Body.Close()
+		}
+		client.CloseIdleConnections()
+	}
 }
 
 // A client that does not read its answer does not hold it.

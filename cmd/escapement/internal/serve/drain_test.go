@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -139,6 +140,11 @@ func TestOpenRefuses(t *testing.T) {
 		var wrong *ConfigError
 		if err == nil || s != nil || errors.As(err, &wrong) != tt.mending {
 			t.Errorf("%s: got %v, %v", name, s, err)
+		}
+		for part, flag := range map[string]string{"a port": "--listen", "an admin port": "--admin"} {
+			if strings.HasPrefix(name, part+" in use") && (err == nil || !strings.Contains(err.Error(), "write: "+flag+" ")) {
+				t.Errorf("%s: %v does not say what to write", name, err)
+			}
 		}
 	}
 }

@@ -3,6 +3,7 @@ package serve
 import (
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -188,6 +189,24 @@ func TestOtherSecretIsSaid(t *testing.T) {
 		if err := r.stopServer(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A large body has no place: the start says so, before a client finds out.
+func TestNoPlaceForBodiesIsSaid(t *testing.T) {
+	r, good := newRig(t, setup{}), t.TempDir()
+	for dir, said := range map[string]bool{good: false, "/no/such/directory": true} {
+		t.Setenv("TMPDIR", dir)
+		var out strings.Builder
+		if err := r.server.Block(&out); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(out.String(), "TMPDIR") != said {
+			t.Errorf("TMPDIR=%s: want said %v:\n%s", dir, said, &out)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(good, "*")); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 

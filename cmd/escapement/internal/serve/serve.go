@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/escapement-dev/escapement"
@@ -106,10 +107,10 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 		return s, err
 	}
 	if s.ln, err = net.Listen("tcp", c.Listen); err != nil {
-		return s, fmt.Errorf("listen: %w", err)
+		return s, listenError("listen", "--listen", err)
 	}
 	if s.aln, err = net.Listen("tcp", c.Admin.Listen); err != nil {
-		return s, fmt.Errorf("admin.listen: %w", err)
+		return s, listenError("admin.listen", "--admin", err)
 	}
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
@@ -138,6 +139,17 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 		BaseContext:    func(net.Listener) context.Context { return base },
 	}
 	return s, nil
+}
+
+// listenError says what to do where a port cannot be had.
+func listenError(field, flag string, err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%s: %w: another program listens there, or another escapement\n    write: %s HOST:PORT with another port", field, err, flag)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("%s: %w: this user may not have that port; one from 1024 needs no rights\n    write: %s HOST:PORT with another port", field, err, flag)
+	}
+	return fmt.Errorf("%s: %w", field, err)
 }
 
 // handler puts the gate in front of the proxy.
