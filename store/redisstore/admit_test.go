@@ -49,6 +49,9 @@ func TestAdmitIsTheSameAsThreeCalls(t *testing.T) {
 	t.Run("cluster", func(t *testing.T) {
 		clock := storetest.NewClock()
 		url := "redis+cluster://" + strings.Join(redistest.StartCluster(t, 3, 0).Addrs(), ",")
+		if s := openTenants(t, url, nil); s.Apart("r", "acme") || !s.Apart("r", "203.0.113.7") {
+			t.Error("a tenant's limit lies apart, or a limit of no tenant does not")
+		}
 		admitAgainstThreeCalls(t, clock, openTenants(t, url, clock), openTenants(t, url, clock), 1500)
 	})
 }

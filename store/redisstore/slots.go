@@ -51,6 +51,16 @@ func (s *Store) groups(charges []ratelimit.Charge) []group {
 // one slot.
 func (s *Store) cluster() bool { return s.client.Mode() == rueidis.ClientModeCluster }
 
+// Apart reports whether what the rule holds about the subject lies apart from
+// the records of its tenant: in a Cluster, where the subject belongs to none
+// (see Options.TenantOf) or Options.Spread is set. [Store.Take] and
+// [Store.Admit] ask such limits in round trips of their own. A program says at
+// its start which rules these are.
+func (s *Store) Apart(rule, subject string) bool {
+	_, ofTenant := s.limitKey(rule, subject)
+	return s.cluster() && (s.spread || !ofTenant)
+}
+
 // hashTag is the part of a key, braces included, by which a Cluster places it.
 // Ours always have one.
 func hashTag(key string) string {
