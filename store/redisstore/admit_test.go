@@ -193,6 +193,7 @@ func TestAdmitIsOneRoundTrip(t *testing.T) {
 }
 
 func TestAdmitLeavesNoReservationWhenLimited(t *testing.T) {
+	shared.Cli(t, "flushall")
 	s := openTenants(t, "redis://"+shared.Addr, nil)
 	rule := ratelimit.Rule{Name: "r", Quota: 1, Window: time.Hour}
 	charge := []ratelimit.Charge{{Rule: rule, Subject: "acme", Cost: 1}}

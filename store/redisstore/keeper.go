@@ -1,10 +1,8 @@
 package redisstore
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 
@@ -13,10 +11,8 @@ import (
 
 // Bounds of lists and sweeps.
 const (
-	defaultPage = 100
-	maxPage     = 1000
-	maxScan     = 10_000 // keys that one call asks SCAN to look at, about
-	sweepScan   = 500
+	maxScan   = 10_000 // keys that one call asks SCAN to look at, about
+	sweepScan = 500
 )
 
 // Settle implements idempotency.Keeper. It is sent once: after an error that
@@ -127,16 +123,18 @@ func (s *Store) expire(ctx context.Context, keys []string) (removed int, err err
 // List implements idempotency.Keeper. It walks through the whole key space
 // with SCAN, some 10,000 keys per call at most, so a page may be empty though
 // there is a next one. A record that lives through the whole listing is listed;
-// it may be listed twice if Redis makes its table smaller meanwhile. A faulty
-// limit or cursor is an error.
+// it may be listed twice if Redis makes its table smaller meanwhile. The errors
+// are those of Filter.Validate, and one for a cursor that no page gave.
 func (s *Store) List(ctx context.Context, f idempotency.Filter) (idempotency.Page, error) {
-	limit := cmp.Or(f.Limit, defaultPage)
-	if limit < 1 || limit > maxPage {
-		return idempotency.Page{}, fmt.Errorf("redisstore: list with a limit of %d: want 1 to %d, or 0 for %d", f.Limit, maxPage, defaultPage)
+	if err := f.Validate(); err != nil {
+		return idempotency.Page{}, err
+	}
+	limit, err := idempotency.PageSize(f.Limit)
+	if err != nil {
+		return idempotency.Page{}, err
 	}
 	var at place
 	if f.Cursor != "" {
-		var err error
 		if at, err = parsePlace(f.Cursor); err != nil {
 			return idempotency.Page{}, err
 		}
@@ -218,14 +216,9 @@ func (s *Store) fill(ctx context.Context, page *idempotency.Page, found []foundR
 			return nil, err
 		}
 		rec, live := idempotency.View(d.rec, now)
-		if !ok || !live ||
-			f.Status != "" && f.Status != rec.Status() ||
-			f.Tenant != "" && f.Tenant != rec.Key.Tenant ||
-			f.Route != "" && f.Route != rec.Origin.Route ||
-			f.Older > 0 && now.Sub(rec.Updated) < f.Older {
-			continue
+		if ok && live && f.Selects(rec) {
+			page.Records = append(page.Records, rec)
 		}
-		page.Records = append(page.Records, rec)
 	}
 	return nil, nil
 }

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"cmp"
 	"context"
 	_ "embed"
 	"encoding/binary"
@@ -84,9 +83,9 @@ func (s *Store) Append(ctx context.Context, e idempotency.AuditEntry) error {
 
 // Audit implements idempotency.Settings. A faulty limit is an error.
 func (s *Store) Audit(ctx context.Context, after int64, limit int) ([]idempotency.AuditEntry, error) {
-	limit = cmp.Or(limit, defaultPage)
-	if limit < 1 || limit > maxPage {
-		return nil, fmt.Errorf("redisstore: audit with a limit of %d: want 1 to %d, or 0 for %d", limit, maxPage, defaultPage)
+	limit, err := idempotency.PageSize(limit)
+	if err != nil {
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
