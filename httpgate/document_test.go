@@ -35,7 +35,7 @@ func TestTheDocumentForClients(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`\bCode: "([^"]+)"`).FindAllStringSubmatch(string(src), -1) {
+		for _, m := range regexp.MustCompile(`\b(?:Code: |problemLater\()"([^"]+)"`).FindAllStringSubmatch(string(src), -1) {
 			codes[m[1]] = true
 		}
 	}
