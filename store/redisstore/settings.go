@@ -23,8 +23,6 @@ var (
 	appendScript = newScript("append to the audit log", nowLua, appendLua)
 )
 
-// MaxValue is the greatest size of a setting's value, in bytes.
-const MaxValue = 64 << 10
 
 // Get implements idempotency.Settings.
 func (s *Store) Get(ctx context.Context, name string) (value []byte, version int64, err error) {
@@ -51,8 +49,8 @@ func (s *Store) PutIf(ctx context.Context, name string, value []byte, version in
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if len(value) > MaxValue {
-		return fmt.Errorf("redisstore: the setting %q has %d bytes: want at most %d", name, len(value), MaxValue)
+	if len(value) > idempotency.MaxSetting {
+		return fmt.Errorf("redisstore: the setting %q has %d bytes: want at most %d", name, len(value), idempotency.MaxSetting)
 	}
 	msg, err := s.once(ctx, putScript, []string{s.settingKey(name)}, []string{"", strconv.FormatInt(version, 10), string(value)})
 	if err != nil {
