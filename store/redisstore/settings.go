@@ -23,7 +23,6 @@ var (
 	appendScript = newScript("append to the audit log", nowLua, appendLua)
 )
 
-
 // Get implements idempotency.Settings.
 func (s *Store) Get(ctx context.Context, name string) (value []byte, version int64, err error) {
 	if err := ctx.Err(); err != nil {
