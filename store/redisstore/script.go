@@ -175,9 +175,23 @@ func (s *Store) repeat(ctx context.Context, sc *script, key string, args ...stri
 	return msg, twice, explain(sc.name, err)
 }
 
-// once runs a script once.
-func (s *Store) once(ctx context.Context, sc *script, keys, args []string) (rueidis.RedisMessage, error) {
+// once runs a script once. It ends with ctx.
+func (s *Store) once(ctx context.Context, sc *script, keys, args []string) (msg rueidis.RedisMessage, err error) {
 	args[0] = s.clock()
+	now := s.pulse.now()
+	if s.pulse.recent(now) {
+		msg, err = s.send(ctx, sc, keys, args)
+	} else {
+		msg, err = promptly(ctx, func() (rueidis.RedisMessage, error) { return s.send(ctx, sc, keys, args) })
+	}
+	if err == nil {
+		s.pulse.felt(now)
+	}
+	return msg, err
+}
+
+// send is once, but may wait longer than ctx for a connection.
+func (s *Store) send(ctx context.Context, sc *script, keys, args []string) (rueidis.RedisMessage, error) {
 	if s.confirm.replicas > 0 && sc.wrote != nil {
 		return s.runConfirmed(ctx, sc, keys, args)
 	}

@@ -48,6 +48,7 @@ type Store struct {
 	sweep    *sweeper
 	confirm  confirmation
 	allow    bool // AllowEviction
+	pulse    *pulse
 }
 
 var (
@@ -70,7 +71,7 @@ func New(client rueidis.Client, o Options) (*Store, error) {
 	}
 	return &Store{
 		client: client, prefix: o.Prefix, tenantOf: o.TenantOf, spread: o.Spread, now: o.Now, sweep: new(sweeper),
-		allow: o.AllowEviction,
+		allow: o.AllowEviction, pulse: newPulse(),
 	}, nil
 }
 
