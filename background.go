@@ -106,7 +106,7 @@ func (a *Run) void(o idempotency.Owner) {
 	a.g.queue.add(&task{cap: lastPause, try: func(worker context.Context) bool {
 		start := a.g.watch()
 		c, end := a.g.call(a.ctx, worker)
-		err := a.g.o.Records.Void(c, a.req.Key, o)
+		err := a.g.store(a.req).Void(c, a.req.Key, o)
 		end()
 		if a.g.o.Observer != nil {
 			a.g.observe(a.ctx, a.req, Event{Kind: ClaimVoided, Took: time.Since(start), Err: err, Background: true})

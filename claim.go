@@ -23,14 +23,17 @@ func (g *Gate) claim(ctx context.Context, r Request, fn func(context.Context, *R
 		return v, ErrClosed
 	}
 	requests, executions := ratelimit.Split(r.Charges)
-	v.Decision, err = g.take(ctx, &r, requests)
-	if err != nil || !v.Decision.Allowed {
-		return v, err
+	together := g.admits(&r)
+	if !together {
+		v.Decision, err = g.take(ctx, &r, requests)
+		if err != nil || !v.Decision.Allowed {
+			return v, err
+		}
 	}
 	g.help(ctx)
 	if err := g.slots.enter(); err != nil {
 		if errors.Is(err, ErrBusy) {
-			return g.busy(ctx, &r, claim, v)
+			return g.busy(ctx, &r, requests, claim, v, together)
 		}
 		return v, err
 	}
@@ -38,12 +41,23 @@ func (g *Gate) claim(ctx context.Context, r Request, fn func(context.Context, *R
 	a.refs.Store(1)
 	defer a.release()
 
-	ans, err := g.reserve(ctx, &r, claim)
+	var second ratelimit.Decision
+	var ans idempotency.Answer
+	if together {
+		v.Decision, second, ans, err = g.admit(ctx, &r, requests, executions, claim)
+	} else {
+		ans, err = g.reserve(ctx, &r, claim)
+	}
 	if err != nil {
-		if !errors.Is(err, idempotency.ErrFull) { // R10; a full store has changed nothing
+		if !errors.Is(err, idempotency.ErrFull) && !errors.Is(err, idempotency.ErrNotSent) { // R10; these have changed nothing
 			a.void(claim.Owner)
 		}
-		return v, fmt.Errorf("%w: %w", ErrRecords, err)
+		return Verdict{Decision: v.Decision}, err
+	}
+	first := v.Decision
+	if together && !(first.Allowed && second.Allowed) { // A2
+		v.Decision = join(r.Charges, first, second)
+		return v, nil
 	}
 	if ans.Outcome != idempotency.Started {
 		return v.answered(ans)
@@ -52,8 +66,9 @@ func (g *Gate) claim(ctx context.Context, r Request, fn func(context.Context, *R
 	a.safe = a.begin.Add(r.Policy.Terms.Lease)
 	v.NotComparable = ans.NotComparable
 
-	first := v.Decision
-	second, err := g.take(ctx, &r, executions)
+	if !together {
+		second, err = g.take(ctx, &r, executions)
+	}
 	if err == nil {
 		v.Decision = join(r.Charges, first, second)
 	}
@@ -77,7 +92,7 @@ func (g *Gate) claim(ctx context.Context, r Request, fn func(context.Context, *R
 
 // checkKeyed reports what is wrong with a request that has a key.
 func (g *Gate) checkKeyed(r *Request, c idempotency.Claim) error {
-	if g.o.Records == nil {
+	if g.store(r) == nil {
 		return errors.New("escapement: a request has a key and the gate has no store of records: set Options.Records")
 	}
 	if err := r.Policy.Validate(); err != nil {
@@ -89,11 +104,19 @@ func (g *Gate) checkKeyed(r *Request, c idempotency.Claim) error {
 	return g.checkCharges(r.Charges)
 }
 
-// reserve claims the key, once.
+// store keeps the request's record.
+func (g *Gate) store(r *Request) idempotency.Store {
+	if r.Policy.Records != nil {
+		return r.Policy.Records
+	}
+	return g.o.Records
+}
+
+// reserve claims the key, once. The error wraps ErrRecords.
 func (g *Gate) reserve(ctx context.Context, r *Request, c idempotency.Claim) (idempotency.Answer, error) {
 	start := g.watch()
 	b := within(ctx, g.o.RecordsDeadline)
-	ans, err := g.o.Records.Reserve(b, c)
+	ans, err := g.store(r).Reserve(b, c)
 	b.end()
 	if g.o.Observer != nil {
 		g.observe(ctx, r, Event{
@@ -102,12 +125,22 @@ func (g *Gate) reserve(ctx context.Context, r *Request, c idempotency.Claim) (id
 		})
 	}
 	g.records.saw(ctx, g, r, err)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrRecords, err)
+	}
 	return ans, err
 }
 
 // busy answers a request for which there is no slot, from the record alone. It
-// takes no key; so whatever would have to write one is ErrBusy.
-func (g *Gate) busy(ctx context.Context, r *Request, c idempotency.Claim, v Verdict) (Verdict, error) {
+// takes no key; so whatever would have to write one is ErrBusy. The requests
+// are charged here if they were not before.
+func (g *Gate) busy(ctx context.Context, r *Request, requests []ratelimit.Charge, c idempotency.Claim, v Verdict, charge bool) (Verdict, error) {
+	var err error
+	if charge {
+		if v.Decision, err = g.take(ctx, r, requests); err != nil || !v.Decision.Allowed {
+			return v, err
+		}
+	}
 	rec, err := g.lookup(ctx, r)
 	switch {
 	case errors.Is(err, idempotency.ErrNotFound):
@@ -126,7 +159,7 @@ func (g *Gate) busy(ctx context.Context, r *Request, c idempotency.Claim, v Verd
 // error.
 func (g *Gate) lookup(ctx context.Context, r *Request) (idempotency.Record, error) {
 	b := within(ctx, g.o.RecordsDeadline)
-	rec, err := g.o.Records.Lookup(b, r.Key)
+	rec, err := g.store(r).Lookup(b, r.Key)
 	b.end()
 	if err != nil && !errors.Is(err, idempotency.ErrNotFound) {
 		g.records.saw(ctx, g, r, err)

@@ -17,29 +17,31 @@ import (
 )
 
 func TestDoOnceThenReplay(t *testing.T) {
-	r := newRig(t, escapement.Options{})
-	op := creating(0)
-	v, err := r.gate.Do(t.Context(), request(1), op.run)
-	if err != nil || v.Outcome != escapement.Admitted || !v.Ran || !v.Recorded || !v.Ending.Result.Equal(created) {
-		t.Fatalf("first: %+v, %v", v, err)
-	}
-	v, err = r.gate.Do(t.Context(), request(1), op.run)
-	if err != nil || v.Outcome != escapement.Replayed || v.Ran || !v.Record.Result.Equal(created) {
-		t.Fatalf("second: %+v, %v", v, err)
-	}
-	r.wantEffects(op, 1)
-	decided := r.events.of(escapement.Decided)
-	if len(decided) != 2 || decided[0].Verdict != escapement.Admitted || decided[1].Verdict != escapement.Replayed {
-		t.Errorf("events: %+v", decided)
-	}
-	for _, e := range r.events.all {
-		if e.Ending.Result.Payload != nil {
-			t.Errorf("the event %v shows a payload", e.Kind)
+	paths(t, func(t *testing.T) {
+		r := newRig(t, escapement.Options{})
+		op := creating(0)
+		v, err := r.gate.Do(t.Context(), request(1), op.run)
+		if err != nil || v.Outcome != escapement.Admitted || !v.Ran || !v.Recorded || !v.Ending.Result.Equal(created) {
+			t.Fatalf("first: %+v, %v", v, err)
 		}
-		if e.Key != key(1) || e.RequestID != "request" || e.Origin.Trace != "trace" {
-			t.Errorf("the event %v does not say whose it is: %+v", e.Kind, e)
+		v, err = r.gate.Do(t.Context(), request(1), op.run)
+		if err != nil || v.Outcome != escapement.Replayed || v.Ran || !v.Record.Result.Equal(created) {
+			t.Fatalf("second: %+v, %v", v, err)
 		}
-	}
+		r.wantEffects(op, 1)
+		decided := r.events.of(escapement.Decided)
+		if len(decided) != 2 || decided[0].Verdict != escapement.Admitted || decided[1].Verdict != escapement.Replayed {
+			t.Errorf("events: %+v", decided)
+		}
+		for _, e := range r.events.all {
+			if e.Ending.Result.Payload != nil {
+				t.Errorf("the event %v shows a payload", e.Kind)
+			}
+			if e.Key != key(1) || e.RequestID != "request" || e.Origin.Trace != "trace" {
+				t.Errorf("the event %v does not say whose it is: %+v", e.Kind, e)
+			}
+		}
+	})
 }
 
 // Every answer that a record can give.

@@ -96,7 +96,7 @@ func (a *Run) settleOnce(e idempotency.Ending, background bool) (settled, error)
 func (a *Run) end(e idempotency.Ending, background bool) error {
 	start := a.g.watch()
 	b := within(a.ctx, a.g.o.RecordsDeadline)
-	err := a.g.o.Records.End(b, a.res, e)
+	err := a.g.store(a.req).End(b, a.res, e)
 	b.end()
 	if a.g.o.Observer != nil {
 		a.g.observe(a.ctx, a.req, Event{Kind: EndingRecorded, Took: time.Since(start), Ending: e, Err: err, Background: background})

@@ -34,22 +34,24 @@ var kinds = []struct {
 // as long as a minute: the operation takes effect once at most, and not at all
 // where Do returned an error; then the key is settled, and a repeat is answered.
 func TestFaultsOfTheStore(t *testing.T) {
-	for _, op := range []string{"reserve", "void", "extend", "end", "lookup"} {
-		for _, kind := range kinds {
-			for _, times := range []int{1, 3, 1000} {
-				for _, e := range []idempotency.Ending{idempotency.Done(created), idempotency.NotRun()} {
-					for _, terms := range []func(uint64) escapement.Request{request, retrying} {
-						name := fmt.Sprintf("%s/%s/%d times/%v/%v", op, kind.name, times, e.Kind, terms(1).Policy.Terms.OnUnknown)
-						t.Run(name, func(t *testing.T) {
-							bubble(t, func(t *testing.T) {
-								faultOfTheStore(t, op, kind.fault, times, e, terms(1))
+	paths(t, func(t *testing.T) {
+		for _, op := range []string{"reserve", "void", "extend", "end", "lookup"} {
+			for _, kind := range kinds {
+				for _, times := range []int{1, 3, 1000} {
+					for _, e := range []idempotency.Ending{idempotency.Done(created), idempotency.NotRun()} {
+						for _, terms := range []func(uint64) escapement.Request{request, retrying} {
+							name := fmt.Sprintf("%s/%s/%d times/%v/%v", op, kind.name, times, e.Kind, terms(1).Policy.Terms.OnUnknown)
+							t.Run(name, func(t *testing.T) {
+								bubble(t, func(t *testing.T) {
+									faultOfTheStore(t, op, kind.fault, times, e, terms(1))
+								})
 							})
-						})
+						}
 					}
 				}
 			}
 		}
-	}
+	})
 }
 
 func faultOfTheStore(t *testing.T, op string, f fault, times int, e idempotency.Ending, req escapement.Request) {

@@ -18,7 +18,9 @@ type Options struct {
 	// Records keeps the records. Required if any request has a key. If it is a
 	// Keeper too, Run sweeps it.
 	Records idempotency.Store
-	// Limits keeps the limits. Required if any request has charges.
+	// Limits keeps the limits. Required if any request has charges. If it is
+	// the same value as Records, and an Admitter, limits and claim of a request
+	// are one call.
 	Limits ratelimit.Store
 	// Observer may be nil.
 	Observer Observer
@@ -42,8 +44,10 @@ type Options struct {
 type Gate struct {
 	o      Options
 	keeper idempotency.Keeper // nil if Records is none
-	slots  slots
-	queue  queue
+	// admitter is Records and Limits in one, or nil.
+	admitter Admitter
+	slots    slots
+	queue    queue
 
 	working atomic.Bool // Run is under way
 	records health
@@ -84,6 +88,7 @@ func New(o Options) (*Gate, error) {
 	}
 	g := &Gate{o: o}
 	g.keeper, _ = o.Records.(idempotency.Keeper)
+	g.admitter = o.admitter()
 	g.slots.init(o.MaxRunning)
 	g.queue.init()
 	g.records.what, g.limits.what = "record store", "limiter"

@@ -7,12 +7,14 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/escapement-dev/escapement"
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/ratelimit"
 	"github.com/escapement-dev/escapement/store/memstore"
 )
 
@@ -35,6 +37,8 @@ type faulty struct {
 	plan  func(op string, n int) fault // n counts the calls of op from 0
 	calls map[string]int
 	order []string
+
+	admits atomic.Int64 // see one
 }
 
 func (f *faulty) set(plan func(op string, n int) fault) {
@@ -121,6 +125,56 @@ func (f *faulty) Lookup(ctx context.Context, k idempotency.Key) (idempotency.Rec
 	return through(ctx, f, "lookup", func(ctx context.Context) (idempotency.Record, error) { return f.Store.Lookup(ctx, k) })
 }
 
+// oneCall is true while a test runs with a store that is an Admitter. Tests of
+// this package are not parallel.
+var oneCall bool
+
+// paths runs f over both ways to a verdict: three calls of two stores, and one
+// call of one.
+func paths(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	defer func(was bool) { oneCall = was }(oneCall)
+	for _, oneCall = range []bool{false, true} {
+		t.Run(map[bool]string{false: "three_calls", true: "one_call"}[oneCall], f)
+	}
+}
+
+// one is records and limits in one store, an Admitter.
+type one struct {
+	*faulty
+	ratelimit.Store
+}
+
+var _ interface {
+	idempotency.Store
+	ratelimit.Store
+	escapement.Admitter
+} = (*one)(nil)
+
+func (s *one) Admit(ctx context.Context, requests, executions []ratelimit.Charge, c idempotency.Claim) (d ratelimit.Decision, a idempotency.Answer, err error) {
+	s.admits.Add(1)
+	if d, err = s.Take(ctx, requests); err != nil || !d.Allowed {
+		return d, a, err
+	}
+	if a, err = s.Reserve(ctx, c); err != nil || a.Outcome != idempotency.Started {
+		return d, a, err
+	}
+	second, err := s.Take(ctx, executions)
+	if err != nil {
+		return d, a, err
+	}
+	d.Levels = append(d.Levels, second.Levels...)
+	if d.Allowed = second.Allowed; !d.Allowed {
+		d.Taken = nil
+		return d, idempotency.Answer{}, s.faulty.Store.End(ctx, a.Reservation, idempotency.NotRun())
+	}
+	d.Taken = &ratelimit.Taken{
+		Charges:  append(append([]ratelimit.Charge(nil), requests...), executions...),
+		Receipts: append(append([]ratelimit.Receipt(nil), d.Taken.Receipts...), second.Taken.Receipts...),
+	}
+	return d, a, nil
+}
+
 // rig is a Gate over memstore behind a network that the test controls.
 type rig struct {
 	*testing.T
@@ -154,6 +208,10 @@ func (r *rig) another(o escapement.Options) *escapement.Gate {
 	}
 	if o.Limits == nil {
 		o.Limits = r.limits
+		if oneCall && o.Records == idempotency.Store(r.net) {
+			both := &one{faulty: r.net, Store: r.limits}
+			o.Records, o.Limits = both, both
+		}
 	}
 	if o.Observer == nil {
 		o.Observer = r.events
@@ -242,10 +300,14 @@ func key(n uint64) idempotency.Key {
 }
 
 func request(n uint64) escapement.Request {
-	return escapement.Request{
+	r := escapement.Request{
 		Key: key(n), Policy: escapement.DefaultPolicy(), ID: "request",
 		Origin: idempotency.Origin{Method: "POST", Route: "/orders", Trace: "trace"},
 	}
+	if oneCall { // without charges, a Gate has nothing to put together
+		r.Charges = []ratelimit.Charge{charge("wide", ratelimit.Executions, 1e6), charge("open", ratelimit.Requests, 1e6)}
+	}
+	return r
 }
 
 func retrying(n uint64) escapement.Request {
@@ -318,7 +380,7 @@ func do(g *escapement.Gate, req escapement.Request, o *operation) <-chan result 
 // bubble runs f in virtual time. Everything that f starts must end.
 func bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
-	synctest.Test(t, f)
+	paths(t, func(t *testing.T) { synctest.Test(t, f) })
 }
 
 // pass lets virtual time go by.

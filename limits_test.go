@@ -104,20 +104,22 @@ func TestA2LimitedLeavesNoReservation(t *testing.T) {
 }
 
 func TestRequestsLimitBeforeTheClaim(t *testing.T) {
-	r := newRig(t, escapement.Options{})
-	req := request(1)
-	req.Charges = []ratelimit.Charge{charge("each", ratelimit.Requests, 1), charge("ran", ratelimit.Executions, 9)}
-	op := creating(0)
-	if v, err := r.gate.Do(t.Context(), req, op.run); err != nil || v.Outcome != escapement.Admitted {
-		t.Fatalf("first: %v, %v", v.Outcome, err)
-	}
-	v, err := r.gate.Do(t.Context(), req, op.run)
-	if err != nil || v.Outcome != escapement.Limited || len(v.Decision.Levels) != 1 {
-		t.Fatalf("second: %+v, %v", v, err)
-	}
-	if got := r.net.count("reserve"); got != 1 {
-		t.Errorf("%d claims, want 1", got)
-	}
+	paths(t, func(t *testing.T) {
+		r := newRig(t, escapement.Options{})
+		req := request(1)
+		req.Charges = []ratelimit.Charge{charge("each", ratelimit.Requests, 1), charge("ran", ratelimit.Executions, 9)}
+		op := creating(0)
+		if v, err := r.gate.Do(t.Context(), req, op.run); err != nil || v.Outcome != escapement.Admitted {
+			t.Fatalf("first: %v, %v", v.Outcome, err)
+		}
+		v, err := r.gate.Do(t.Context(), req, op.run)
+		if err != nil || v.Outcome != escapement.Limited || len(v.Decision.Levels) != 1 {
+			t.Fatalf("second: %+v, %v", v, err)
+		}
+		if got := r.net.count("reserve"); got != 1 {
+			t.Errorf("%d claims, want 1", got)
+		}
+	})
 }
 
 func TestUnkeyedTakesBothKindsInOrder(t *testing.T) {

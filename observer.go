@@ -68,6 +68,10 @@ type Event struct {
 	Err error
 	// Background is true for a call that no client waits for.
 	Background bool
+	// Together is true for what was one call of an Admitter: its parts are
+	// told one by one, each with the whole call's time. A claim that it gave
+	// back, since a limit refused, is not told.
+	Together bool
 
 	Verdict       Outcome
 	Levels        []ratelimit.Level

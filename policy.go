@@ -17,6 +17,11 @@ type Policy struct {
 	// Timeout bounds an operation, from its claim to the last byte of its
 	// answer. The lease is renewed no longer. It must be positive.
 	Timeout time.Duration
+	// Records, if set, keeps the records of these operations in place of
+	// Options.Records: another way to the same records, with other promises
+	// about a write, such as one that replicas confirm. Limits and claim are
+	// then calls of their own.
+	Records idempotency.Store
 }
 
 // DefaultPolicy holds unknown outcomes, keeps records for a day, leases for

@@ -118,7 +118,7 @@ func (a *Run) extend(ctx context.Context, background bool) error {
 	lease := a.req.Policy.Terms.Lease
 	before := time.Now()
 	b := within(ctx, a.g.o.RecordsDeadline)
-	_, err := a.g.o.Records.Extend(b, a.res, lease)
+	_, err := a.g.store(a.req).Extend(b, a.res, lease)
 	b.end()
 	if a.g.o.Observer != nil {
 		a.g.observe(a.ctx, a.req, Event{Kind: LeaseRenewed, Took: time.Since(before), Err: err, Background: background})

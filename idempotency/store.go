@@ -29,6 +29,9 @@ var (
 	// ErrFull: the store is bounded and full of records that it must not
 	// forget; nothing changed.
 	ErrFull = errors.New("idempotency: the store is full")
+	// ErrNotSent: the store is known to be out of reach, and the call was not
+	// even sent; nothing changed, and nothing will. A claim need not be voided.
+	ErrNotSent = errors.New("idempotency: not sent to the store")
 )
 
 // Store keeps records. This is all that somebody's own store must write. Its
