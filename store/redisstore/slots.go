@@ -1,0 +1,157 @@
+package redisstore
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/escapement-dev/escapement/ratelimit"
+)
+
+// group is charges that lie in one slot, or anywhere outside of a Cluster.
+type group struct {
+	keys []string
+	from []int // their places among all charges
+}
+
+// groups parts charges by where they lie: in a Cluster those of no tenant each
+// alone and first, then those of each tenant. Elsewhere all are one group.
+func (s *Store) groups(charges []ratelimit.Charge) []group {
+	if !s.cluster() {
+		g := group{}
+		for i := range charges {
+			k, _ := s.limitKey(charges[i].Rule.Name, charges[i].Subject)
+			g.keys, g.from = append(g.keys, k), append(g.from, i)
+		}
+		return []group{g}
+	}
+	var alone, tenants []group
+	tags := map[string]int{}
+	for i := range charges {
+		k, ofTenant := s.limitKey(charges[i].Rule.Name, charges[i].Subject)
+		list := &alone
+		if ofTenant {
+			list = &tenants
+		}
+		tag := hashTag(k)
+		at, ok := tags[tag]
+		if !ok {
+			at = len(*list)
+			tags[tag] = at
+			*list = append(*list, group{})
+		}
+		g := &(*list)[at]
+		g.keys, g.from = append(g.keys, k), append(g.from, i)
+	}
+	return append(alone, tenants...)
+}
+
+// cluster reports whether the Redis is a Cluster, where one script sees only
+// one slot.
+func (s *Store) cluster() bool { return s.client.Mode() == rueidis.ClientModeCluster }
+
+// Apart reports whether what the rule holds about the subject lies apart from
+// the records of its tenant: in a Cluster, where the subject belongs to none
+// (see Options.TenantOf) or Options.Spread is set. [Store.Take] and
+// [Store.Admit] ask such limits in round trips of their own. A program says at
+// its start which rules these are.
+func (s *Store) Apart(rule, subject string) bool {
+	_, ofTenant := s.limitKey(rule, subject)
+	return s.cluster() && (s.spread || !ofTenant)
+}
+
+// hashTag is the part of a key, braces included, by which a Cluster places it.
+// Ours always have one.
+func hashTag(key string) string {
+	for i := range len(key) {
+		if key[i] != '{' {
+			continue
+		}
+		for j := i + 1; j < len(key); j++ {
+			if key[j] == '}' {
+				return key[i : j+1]
+			}
+		}
+	}
+	return key
+}
+
+// refundTime is how long charges that lie apart may take to be given back, once
+// the caller's own context has ended.
+const refundTime = time.Second
+
+// takeApart charges groups one after the other. Once one refuses, those before
+// it are given back, and all others are looked at, so that the decision says
+// everything.
+//
+// If they passed, undo is what takes token buckets back.
+func (s *Store) takeApart(ctx context.Context, charges []ratelimit.Charge, groups []group) (d ratelimit.Decision, undo []change, err error) {
+	d = ratelimit.Decision{Allowed: true, Levels: make([]ratelimit.Level, len(charges))}
+	taken := &ratelimit.Taken{Charges: append([]ratelimit.Charge(nil), charges...), Receipts: make([]ratelimit.Receipt, len(charges))}
+	ask := func(g *group, real bool) error {
+		some := make([]ratelimit.Charge, len(g.from))
+		for i, at := range g.from {
+			some[i] = charges[at]
+		}
+		part, list, err := s.takeTogether(ctx, some, g.keys, real, real)
+		if err != nil {
+			return err
+		}
+		undo = append(undo, list...)
+		for i, at := range g.from {
+			d.Levels[at] = part.Levels[i]
+			if part.Taken != nil {
+				taken.Receipts[at] = part.Taken.Receipts[i]
+			}
+		}
+		d.Allowed = d.Allowed && part.Allowed
+		return nil
+	}
+	for i := range groups {
+		if err := ask(&groups[i], true); err != nil {
+			s.refund(ctx, taken, undo)
+			return ratelimit.Decision{}, nil, err
+		}
+		if d.Allowed {
+			continue
+		}
+		s.refund(ctx, taken, undo)
+		for j := range groups {
+			if j != i {
+				if err := ask(&groups[j], false); err != nil {
+					return ratelimit.Decision{}, nil, err
+				}
+			}
+		}
+		return d, nil, nil
+	}
+	d.Taken = taken
+	return d, undo, nil
+}
+
+// refund gives back what was taken before a refusal or an error. A bucket that
+// nobody has charged since is put back as it was. What cannot be given back
+// comes back by itself, as after any charge: the decision stands, and somebody
+// may wait longer than needed.
+func (s *Store) refund(ctx context.Context, t *ratelimit.Taken, undo []change) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refundTime)
+	defer cancel()
+	undone := map[string]bool{}
+	for _, c := range undo {
+		if done, err := s.swap(ctx, []change{c}); done && err == nil {
+			undone[c.key] = true
+		}
+	}
+	some := false
+	for i := range t.Receipts {
+		key, _ := s.limitKey(t.Charges[i].Rule.Name, t.Charges[i].Subject)
+		if t.Receipts[i] == (ratelimit.Receipt{}) || undone[key] {
+			t.Charges[i].Cost = 0 // was not taken, or is not any more
+		}
+		some = some || t.Charges[i].Cost > 0
+	}
+	if some {
+		_ = s.Return(ctx, t)
+	}
+}
