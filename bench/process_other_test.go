@@ -2,6 +2,11 @@
 
 package bench
 
-import "syscall"
+import (
+	"syscall"
+	"time"
+)
 
 func dieWithParent() *syscall.SysProcAttr { return nil }
+
+func processorTime() time.Duration { return 0 }

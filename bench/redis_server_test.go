@@ -146,7 +146,6 @@ func (s *redisServer) info(tb testing.TB, section string) string {
 // use is what a server has done since it was started.
 type use struct {
 	scripts, scriptTime float64 // EVAL and EVALSHA: calls, and µs in them
-	calls               float64 // commands by clients, other than INFO
 	cpu                 float64 // seconds of the main thread, in and around commands
 }
 
@@ -176,17 +175,20 @@ func (s *redisServer) used(tb testing.TB) (u use) {
 }
 
 // measure runs b.N calls by n callers and reports the rate, and what a call
-// costs the server: the time inside of scripts, and that of the whole thread,
-// which also reads, parses and answers.
+// costs: of the server the time inside of scripts (by the clock), and the
+// processor's of the whole thread, which also reads, parses and answers; and
+// the processor's of this process.
 func (s *redisServer) measure(b *testing.B, n int, caller func() (do func(i int64) error)) {
 	b.Helper()
 	b.ReportAllocs()
-	before := s.used(b)
+	before, mine := s.used(b), processorTime()
 	rate := calls(b, n, caller)
+	mine = processorTime() - mine
 	after := s.used(b)
 	b.ReportMetric(rate, "op/s")
 	b.ReportMetric((after.scriptTime-before.scriptTime)*1000/float64(b.N), "script-ns/op")
 	b.ReportMetric((after.cpu-before.cpu)*1e9/float64(b.N), "redis-ns/op")
+	b.ReportMetric(float64(mine.Nanoseconds())/float64(b.N), "client-ns/op")
 }
 
 // calls runs b.N calls by n callers at once, each with a function of its own,
@@ -210,6 +212,7 @@ func calls(b *testing.B, n int, caller func() (do func(i int64) error)) float64 
 		}()
 	}
 	b.ResetTimer()
+	b.StartTimer() // a preparation may have stopped it
 	start := time.Now()
 	close(ready)
 	for range n {
