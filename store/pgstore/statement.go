@@ -1,0 +1,267 @@
+package pgstore
+
+import (
+	"strconv"
+	"strings"
+)
+
+// numbers are the columns of integers, in the order of row.readNumbers and
+// row.numbers. A query gives them as one array: decoding each on its own costs
+// three times as much.
+var numbers = []column{
+	{"state", "smallint"},
+	{"token", "bigint"},
+	{"lease", "bigint"},
+	{"retention", "bigint"},
+	{"remember", "bigint"},
+	{"quiet", "bigint"},
+	{"on_unknown", "smallint"},
+	{"attempt", "bigint"},
+	{"takeover", "boolean"},
+	{"lease_end", "time"},
+	{"found", "smallint"},
+	{"found_lease", "time"},
+	{"found_steps", "integer"},
+	{"class", "smallint"},
+	{"status", "integer"},
+	{"not_kept", "boolean"},
+	{"retry_window", "bigint"},
+	{"source", "smallint"},
+	{"window_end", "time"},
+	{"expires", "time"},
+	{"steps", "integer"},
+	{"created", "bigint"},
+	{"updated", "bigint"},
+	{"revision", "bigint"},
+}
+
+// keepUntil is written after the numbers, and not read.
+var keepUntil = column{"keep_until", "time"}
+
+// column is a column of integers. In arguments and results all are bigint; a
+// time that is not there is 0, and NULL in the table.
+type column struct{ name, kind string }
+
+func (c column) read() string {
+	switch c.kind {
+	case "boolean":
+		return "r." + c.name + "::integer"
+	case "time":
+		return "coalesce(r." + c.name + ",0)"
+	}
+	return "r." + c.name
+}
+
+func (c column) write() string {
+	switch c.kind {
+	case "boolean":
+		return "u." + c.name + "<>0"
+	case "time":
+		return "nullif(u." + c.name + ",0)"
+	}
+	return "u." + c.name
+}
+
+// texts are the other columns, in the order of row.texts: those of kind text,
+// and bytes; then payload.
+var texts = strings.Fields("tenant prints method route trace marks owner released payload")
+
+func textKind(name string) string {
+	switch name {
+	case "owner", "released", "payload":
+		return "bytea"
+	}
+	return "text"
+}
+
+// result are the result columns of a query for rows of r, for row.scan.
+func result(payload, steps bool) string {
+	var b strings.Builder
+	b.WriteString("r.id,ARRAY[")
+	for i, c := range numbers {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(c.read())
+	}
+	b.WriteString("]::bigint[],r.tenant,coalesce(r.prints,''),r.method,r.route,r.trace,coalesce(r.marks,''),r.owner,r.released,")
+	if payload {
+		b.WriteString("r.payload,")
+	} else {
+		b.WriteString("NULL::bytea,")
+	}
+	if !steps {
+		b.WriteString("''")
+		return b.String()
+	}
+	b.WriteString("CASE WHEN r.steps > 0 THEN coalesce((" + stepList(payload) + " WHERE s.record = r.id),'') ELSE '' END")
+	return b.String()
+}
+
+// stepList selects the steps of a record as one text, for readSteps.
+func stepList(answers bool) string {
+	answer := "''"
+	if answers {
+		answer = "encode(coalesce(s.answer,''),'hex')"
+	}
+	return "SELECT string_agg(concat_ws(' ',encode(convert_to(s.name,'UTF8'),'hex'),s.done::integer," +
+		"encode(convert_to(s.provider_key,'UTF8'),'hex'),encode(convert_to(s.provider_id,'UTF8'),'hex')," +
+		answer + ",coalesce(s.started,0),coalesce(s.ended,0)),' ' ORDER BY s.n) FROM {s}escapement_steps s"
+}
+
+// clock is the store's time in microseconds: the server's, unless a test sends
+// its own as the first argument.
+const clock = "coalesce($1::bigint,(extract(epoch FROM clock_timestamp())*1000000)::bigint)"
+
+// lockTimeout bounds, for one transaction, how long a statement waits where in
+// spite of everything it must: for an insert of the same key by another
+// process, or for a row that was locked after it had been read as missing.
+const lockTimeout = "set_config('lock_timeout','250ms',true)"
+
+// queries are the texts of the store's statements.
+type queries struct {
+	claim                         string
+	begin, now                    string
+	lock, lockAway                string // FOR NO KEY UPDATE, FOR UPDATE
+	share, relock                 string
+	read, readOne, lockOne        string
+	stepsOf                       string
+	insert, update, remove        string
+	putSteps, dropSteps           string
+	due, list, listHeld           string
+	setting, putSetting           string
+	newSetting, addAudit, audit   string
+	schemaVersion               string
+}
+
+// newQueries writes the statements for the tables of a schema.
+func newQueries(schema string) *queries {
+	prefix := ""
+	if schema != "" {
+		prefix = quote(schema) + "."
+	}
+	q := &queries{
+		begin:         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+		now:           "SELECT " + clock + "," + lockTimeout,
+		schemaVersion: "SELECT coalesce(max(version), 0) FROM {s}escapement_schema",
+	}
+
+	// One statement for a batch of claims: it reads what is there, and inserts
+	// what is missing, without a look at rows that exist but for reading.
+	q.claim = "WITH t AS MATERIALIZED (SELECT " + clock + " AS now," + lockTimeout + ")," +
+		"u AS MATERIALIZED (SELECT * FROM " + unnest(2, insertColumns()) + ")," +
+		"i AS (" + insertFrom("u, t", true) + " RETURNING id) " +
+		"SELECT (SELECT now FROM t),id,NULL::bigint[],'','','','','','',NULL::bytea,NULL::bytea,NULL::bytea,'' FROM i " +
+		"UNION ALL SELECT (SELECT now FROM t)," + result(true, true) + " FROM u JOIN {s}escapement_records r ON r.id = u.id"
+
+	rows := func(payload, steps bool) string {
+		return "SELECT " + result(payload, steps) + " FROM {s}escapement_records r WHERE r.id = ANY($1::bytea[]) ORDER BY r.id"
+	}
+	q.lock = rows(true, false) + " FOR NO KEY UPDATE SKIP LOCKED"
+	q.lockAway = rows(true, false) + " FOR UPDATE SKIP LOCKED"
+	q.share = "SELECT r.id FROM {s}escapement_records r WHERE r.id = ANY($1::bytea[]) ORDER BY r.id FOR KEY SHARE SKIP LOCKED"
+	q.relock = strings.Replace(q.share, "FOR KEY SHARE", "FOR NO KEY UPDATE", 1)
+	q.read = rows(true, true)
+	q.readOne = "SELECT " + clock + ",x.* FROM (VALUES (0)) one LEFT JOIN LATERAL (SELECT " + result(true, true) +
+		" FROM {s}escapement_records r WHERE r.id = $2) x ON true"
+	q.lockOne = "SELECT " + clock + "," + result(true, false) + " FROM {s}escapement_records r WHERE r.id = $2 FOR NO KEY UPDATE SKIP LOCKED"
+	q.stepsOf = "SELECT r.id, coalesce((" + stepList(true) + " WHERE s.record = r.id),'') FROM unnest($1::bytea[]) AS r(id)"
+
+	q.insert = "WITH u AS MATERIALIZED (SELECT * FROM " + unnest(1, insertColumns()) + ") " + insertFrom("u", false) + " RETURNING id"
+	var set []string
+	for _, c := range texts[1:] {
+		if c == "payload" {
+			set = append(set, "payload=CASE WHEN u.same<>0 THEN r.payload ELSE u.payload END")
+			continue
+		}
+		set = append(set, c+"=u."+c)
+	}
+	for _, c := range append(numbers[:len(numbers):len(numbers)], keepUntil) {
+		set = append(set, c.name+"="+c.write())
+	}
+	q.update = "UPDATE {s}escapement_records r SET " + strings.Join(set, ",") + " FROM " +
+		unnest(1, append(insertColumns(), [2]string{"same", "bigint"})) + " WHERE r.id = u.id"
+	q.remove = "DELETE FROM {s}escapement_records WHERE id = ANY($1::bytea[])"
+
+	q.putSteps = "INSERT INTO {s}escapement_steps (record,n,name,done,provider_key,provider_id,started,ended,answer) " +
+		"SELECT u.record,u.n,u.name,u.done<>0,u.provider_key,u.provider_id,nullif(u.started,0),nullif(u.ended,0),u.answer FROM " +
+		unnest(1, [][2]string{
+			{"record", "bytea"}, {"n", "bigint"}, {"name", "text"}, {"done", "bigint"}, {"provider_key", "text"},
+			{"provider_id", "text"}, {"started", "bigint"}, {"ended", "bigint"}, {"answer", "bytea"},
+		}) + " ON CONFLICT (record,n) DO UPDATE SET name=excluded.name,done=excluded.done,provider_key=excluded.provider_key," +
+		"provider_id=excluded.provider_id,started=excluded.started,ended=excluded.ended,answer=excluded.answer"
+	q.dropSteps = "DELETE FROM {s}escapement_steps WHERE record = ANY($1::bytea[])"
+
+	q.due = "SELECT " + result(false, false) + " FROM {s}escapement_records r WHERE r.keep_until <= $1 ORDER BY r.keep_until LIMIT $2 FOR UPDATE SKIP LOCKED"
+	list := func(where string) string {
+		return "SELECT " + clock + "," + result(false, true) + " FROM {s}escapement_records r WHERE r.id > $2" + where + " ORDER BY r.id LIMIT $3"
+	}
+	q.list = list("")
+	q.listHeld = list(" AND r.state = 1")
+
+	q.setting = "SELECT value, version FROM {s}escapement_settings WHERE name = $1"
+	q.newSetting = "INSERT INTO {s}escapement_settings (name,value,version,updated) VALUES ($2,$3,1," + clock + ") ON CONFLICT (name) DO NOTHING"
+	q.putSetting = "UPDATE {s}escapement_settings SET value=$3,version=version+1,updated=" + clock + " WHERE name=$2 AND version=$4"
+	q.addAudit = `INSERT INTO {s}escapement_audit (at,who,what,"on","before","after",why) VALUES (` + clock + ",$2,$3,$4,$5,$6,$7)"
+	q.audit = `SELECT seq,at,who,what,"on","before","after",why FROM {s}escapement_audit WHERE seq > $1 ORDER BY seq LIMIT $2`
+
+	for _, s := range []*string{
+		&q.claim, &q.lock, &q.lockAway, &q.share, &q.read, &q.readOne, &q.lockOne, &q.relock, &q.stepsOf, &q.insert, &q.update, &q.remove,
+		&q.putSteps, &q.dropSteps, &q.due, &q.list, &q.listHeld, &q.setting, &q.newSetting, &q.putSetting,
+		&q.addAudit, &q.audit, &q.schemaVersion,
+	} {
+		*s = strings.ReplaceAll(*s, "{s}", prefix)
+	}
+	return q
+}
+
+// insertColumns are what an insert and an update are given, in the order of
+// columns.args.
+func insertColumns() [][2]string {
+	cols := [][2]string{{"id", "bytea"}}
+	for _, c := range texts {
+		cols = append(cols, [2]string{c, textKind(c)})
+	}
+	for _, c := range append(numbers[:len(numbers):len(numbers)], keepUntil) {
+		cols = append(cols, [2]string{c.name, "bigint"})
+	}
+	return cols
+}
+
+// unnest makes rows u of arrays, the first of them argument number first.
+func unnest(first int, cols [][2]string) string {
+	var args, names []string
+	for i, c := range cols {
+		args = append(args, "$"+strconv.Itoa(first+i)+"::"+c[1]+"[]")
+		names = append(names, c[0])
+	}
+	return "unnest(" + strings.Join(args, ",") + ") AS u(" + strings.Join(names, ",") + ")"
+}
+
+// insertFrom inserts the rows of u whose keys are missing, in the order of
+// their keys: so two batches never wait for each other in a circle. Where
+// shift is set, times that a claim counts from now are counts of microseconds,
+// to which the time of t is added.
+func insertFrom(from string, shift bool) string {
+	var names, values []string
+	for _, c := range insertColumns() {
+		name, value := c[0], "u."+c[0]
+		for _, n := range append(numbers[:len(numbers):len(numbers)], keepUntil) {
+			if n.name != name {
+				continue
+			}
+			value = n.write()
+			if shift {
+				switch name {
+				case "lease_end", "keep_until": // NULL stays NULL
+					value = "t.now+" + value
+				case "created", "updated", "revision":
+					value = "t.now"
+				}
+			}
+		}
+		names, values = append(names, name), append(values, value)
+	}
+	return "INSERT INTO {s}escapement_records (" + strings.Join(names, ",") + ") SELECT " + strings.Join(values, ",") +
+		" FROM " + from + " WHERE NOT EXISTS (SELECT FROM {s}escapement_records r WHERE r.id = u.id) ORDER BY u.id ON CONFLICT (id) DO NOTHING"
+}
