@@ -185,7 +185,7 @@ func TestSecretsAreNotInSubjects(t *testing.T) {
 	r := limitRig(t, []string{"api_key"}, nil)
 	req := httptest.NewRequest("GET", "/", nil)
 	req.Header.Set("X-Api-Key", "top-secret")
-	charges, lacks := r.m.charges(req, forms(req), nil)
+	charges, lacks := r.m.charges(req, forms(req))
 	if lacks != "" || len(charges) != 1 || strings.Contains(charges[0].Subject, "top-secret") || len(charges[0].Subject) < 32 {
 		t.Errorf("%q %+v", lacks, charges)
 	}

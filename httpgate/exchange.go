@@ -348,9 +348,10 @@ func (x *exchange) deliver(a *answer) {
 	setTrailers(x.w.Header(), a.snapshot, trailers)
 }
 
-// leave makes sure that the handler, which may still be running, does not use
-// the connection any more, and reports whether it has.
-func (x *exchange) leave() (sent bool) {
+// leave makes sure that the handler, if it is still running, does not use the
+// connection any more. It reports whether the handler has returned, and whether
+// a part of its answer went out.
+func (x *exchange) leave() (over, sent bool) {
 	x.cut.Store(true)
 	stuck := x.sending.Load()
 	if stuck { // perhaps in a write to a client that does not read
@@ -358,11 +359,10 @@ func (x *exchange) leave() (sent bool) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.gone = true
 	if stuck && !x.sent {
 		x.rc.SetWriteDeadline(time.Now().Add(leaveTime))
 	}
-	return x.sent
+	return x.over, x.sent
 }
 
 // leaveTime is how long the refusal after a time-out may take to be written,

@@ -215,6 +215,7 @@ type call struct {
 	r      *http.Request
 	echo   []string
 	levels []ratelimit.Level // of what was asked so far
+	read   bool              // the body was read as far as it will be
 }
 
 func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -225,8 +226,7 @@ func (m *Middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	c := call{m: m, w: w, r: r, echo: r.Header[KeyField]}
 	forms := forms(r)
 	policy, mode := m.policyFor(forms)
-	var room [8]ratelimit.Charge
-	charges, lacks := m.charges(r, forms, room[:0])
+	charges, lacks := m.charges(r, forms)
 	if lacks != "" {
 		c.refuse(problemCallerUnknown("The request lacks " + lacks + ", which a limit needs to know. Nothing was executed."))
 		return
@@ -274,7 +274,7 @@ func (c *call) limited(charges []ratelimit.Charge) bool {
 		return true
 	}
 	d, err := c.m.c.Gate.Limit(c.r.Context(), charges)
-	c.levels = append(c.levels, d.Levels...)
+	c.levels = d.Levels
 	switch {
 	case err != nil:
 		c.failed(err)
@@ -294,9 +294,14 @@ func (c *call) charged(charges []ratelimit.Charge, p Problem) {
 	}
 }
 
-// refuse answers with a problem.
+// refuse answers with a problem. A large body that was not read must not hold
+// up the answer: net/http would read on before it sends, unless the connection
+// is to be closed.
 func (c *call) refuse(p Problem) {
 	ours(c.w.Header(), c.echo, c.levels)
+	if r := c.r; !c.read && r.ProtoMajor == 1 && (r.ContentLength < 0 || r.ContentLength > earlyBody) {
+		c.w.Header().Set("Connection", "close")
+	}
 	c.m.Refuse(c.w, c.r, p)
 }
 

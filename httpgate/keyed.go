@@ -23,12 +23,12 @@ func (c *call) keyed(policy *keyPolicy, charges []ratelimit.Charge, next http.Ha
 		c.charged(charges, problemKeyMalformed(err))
 		return
 	}
-	key, err := m.key(r, policy, client)
-	if err != nil {
-		if err == errNoTenant || err == errNoUser {
-			c.charged(charges, problemCallerUnknown(err.Error()))
-			return
-		}
+	key, lacks, err := m.key(r, policy, client)
+	switch {
+	case lacks != "":
+		c.charged(charges, problemCallerUnknown("The request does not say who its "+lacks+" is, and its key belongs to one. Nothing was executed."))
+		return
+	case err != nil:
 		c.failed(err)
 		return
 	}
@@ -45,16 +45,25 @@ func (c *call) keyed(policy *keyPolicy, charges []ratelimit.Charge, next http.Ha
 	}
 	early := c.levels
 
-	digest := policy.printer.Begin(idempotency.Meaning{
-		Method: r.Method, Path: r.URL.EscapedPath(), RawQuery: r.URL.RawQuery,
-		ContentType: r.Header.Get("Content-Type"), Header: r.Header.Values,
-	})
-	body, err := readSpool(http.MaxBytesReader(c.w, r.Body, m.c.MaxRequest), r.ContentLength, m.c.SpoolMemory, m.c.SpoolDir, digest)
+	asSent := r.Body
+	if asSent == nil { // possible only without a server
+		asSent = http.NoBody
+	}
+	body, err := readSpool(http.MaxBytesReader(c.w, asSent, m.c.MaxRequest), r.ContentLength, m.c.SpoolMemory, m.c.SpoolDir)
 	if err != nil {
 		c.refuse(c.bodyProblem(err))
 		return
 	}
+	c.read = true
 	defer body.close()
+	digest := policy.printer.Begin(idempotency.Meaning{
+		Method: r.Method, Path: r.URL.EscapedPath(), RawQuery: r.URL.RawQuery,
+		ContentType: r.Header.Get("Content-Type"), Header: r.Header.Values,
+	})
+	if err := body.copyTo(digest); err != nil {
+		c.refuse(c.bodyProblem(err))
+		return
+	}
 
 	x := &exchange{
 		m: m, w: c.w, rc: http.NewResponseController(c.w), policy: policy,
@@ -70,6 +79,8 @@ func (c *call) keyed(policy *keyPolicy, charges []ratelimit.Charge, next http.Ha
 		Origin:  idempotency.Origin{Method: r.Method, Route: policy.pattern, Trace: traceID(r)},
 		ID:      requestID(r),
 	}, func(ctx context.Context, run *escapement.Run) idempotency.Ending {
+		body.hold()
+		defer body.close()
 		x.mu.Lock()
 		x.levels = append(early[:len(early):len(early)], run.Decision().Levels...)
 		x.mu.Unlock()
@@ -109,11 +120,11 @@ func (c *call) answered(v escapement.Verdict) {
 // record's, else the record's, else the truth about it. If some of its own
 // went out that must not be finished, the connection is cut.
 func (c *call) ran(x *exchange, v escapement.Verdict) {
-	x.mu.Lock()
-	over, sent := x.over, x.sent
-	x.mu.Unlock()
-	if !over {
-		sent = x.leave()
+	var over, sent bool
+	if v.TimedOut { // perhaps it still runs
+		over, sent = x.leave()
+	} else {
+		over, sent = true, x.sent
 	}
 	instead := func(answer func()) {
 		if sent {
@@ -127,7 +138,7 @@ func (c *call) ran(x *exchange, v escapement.Verdict) {
 		panic(v.Panicked)
 	case v.Fenced:
 		instead(func() { c.answered(v) })
-	case !over || v.TimedOut && unknown:
+	case v.TimedOut && (unknown || !over):
 		instead(func() { c.refuse(problemTimeout()) })
 	case x.frozen != nil:
 		c.committed(x, v)

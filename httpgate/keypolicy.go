@@ -138,17 +138,12 @@ func (m *Middleware) policyFor(forms []*http.Request) (*keyPolicy, KeyMode) {
 	return best, mode
 }
 
-// errNoUser, errNoHeader: the scope needs what the request does not say.
-var (
-	errNoTenant = errors.New("No source of the tenant is in the request, and keys belong to a tenant. Nothing was executed.")
-	errNoUser   = errors.New("No source of the user is in the request, and keys of this route belong to a user. Nothing was executed.")
-)
-
-// key makes the request's key.
-func (m *Middleware) key(r *http.Request, p *keyPolicy, client string) (idempotency.Key, error) {
+// key makes the request's key, or says which part of its scope the request
+// lacks.
+func (m *Middleware) key(r *http.Request, p *keyPolicy, client string) (key idempotency.Key, lacks string, err error) {
 	tenant, ok := m.id.tenant.first(r, m.c.Hasher, false)
 	if !ok {
-		return idempotency.Key{}, errNoTenant
+		return key, "tenant", nil
 	}
 	var buf [4]idempotency.Part
 	parts := buf[:0]
@@ -163,10 +158,11 @@ func (m *Middleware) key(r *http.Request, p *keyPolicy, client string) (idempote
 			part.Value = scopePath(r)
 		case s.name == "user":
 			if part.Value, ok = m.id.user.first(r, m.c.Hasher, false); !ok {
-				return idempotency.Key{}, errNoUser
+				return key, "user", nil
 			}
 		}
 		parts = append(parts, part)
 	}
-	return m.c.Hasher.Key(idempotency.Scope{Tenant: tenant, Parts: parts}, client)
+	key, err = m.c.Hasher.Key(idempotency.Scope{Tenant: tenant, Parts: parts}, client)
+	return key, "", err
 }

@@ -86,19 +86,22 @@ func (l *limit) applies(forms []*http.Request) bool {
 
 // charges returns what the request costs, and by which entry it lacks a
 // subject that it must have.
-func (m *Middleware) charges(r *http.Request, forms []*http.Request, room []ratelimit.Charge) (_ []ratelimit.Charge, lacks string) {
-	for _, l := range m.limits {
+func (m *Middleware) charges(r *http.Request, forms []*http.Request) (out []ratelimit.Charge, lacks string) {
+	for i, l := range m.limits {
 		if !l.applies(forms) {
 			continue
+		}
+		if out == nil {
+			out = make([]ratelimit.Charge, 0, len(m.limits)-i)
 		}
 		c := l.charge
 		var ok bool
 		if c.Subject, ok = m.subject(r, forms, l.by); !ok {
 			return nil, c.Subject
 		}
-		room = append(room, c)
+		out = append(out, c)
 	}
-	return room, ""
+	return out, ""
 }
 
 // subject says whose bucket is charged; or, with false, which entry is missing.

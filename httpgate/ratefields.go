@@ -79,7 +79,8 @@ func rateFields(levels []ratelimit.Level) (limit, policy string) {
 		return "", ""
 	case 1:
 		var b [128]byte
-		return string(appendLevel(b[:0], levels[0])), string(appendPolicy(b[:0], levels[0].Rule))
+		limit = string(appendLevel(b[:0], levels[0]))
+		return limit, string(appendPolicy(b[:0], levels[0].Rule))
 	}
 	sorted := slices.Clone(levels)
 	slices.SortStableFunc(sorted, func(a, b ratelimit.Level) int {

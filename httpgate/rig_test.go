@@ -53,6 +53,12 @@ func (f *faulty) set(reserve, end error) {
 	f.reserve, f.end = reserve, end
 }
 
+func (f *faulty) away() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.end != nil
+}
+
 func (f *faulty) setExtend(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,6 +177,9 @@ func newRig(t testing.TB, h http.HandlerFunc, change func(*Config, *escapement.O
 		r.srv.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
+		if r.records.away() {
+			cancel() // what is owed to the store will never be taken
+		}
 		r.gate.Shutdown(ctx)
 	})
 	return r

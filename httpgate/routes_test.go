@@ -98,7 +98,11 @@ func TestScopePath(t *testing.T) {
 		{"/", "//", "/.", ""},
 		{"/a%20b", "/a%20b/"},
 		{"/caf%C3%A9", "/caf%c3%a9"},
-		{"/a;b"}, {"/a"}, {"/A"}, {"/a%25"}, {"/a%2525"},
+		{"/a;b"},
+		{"/a"},
+		{"/A"},
+		{"/a%25"},
+		{"/a%2525"},
 	} {
 		for _, other := range group {
 			u, err := url.ParseRequestURI(other)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync/atomic"
 )
 
 // spool holds a request's body: the beginning in memory, the rest in a
@@ -16,15 +17,16 @@ type spool struct {
 	file *os.File // nil if all is in memory
 	name string   // of the file, where it could not be unlinked while open
 	size int64
+	refs atomic.Int32 // who else still needs it; see hold
 }
 
 // errSpoolFile is wrapped by a readSpool that could not write its file.
-var errSpoolFile = errors.New("httpgate: the temporary file of a request's body cannot be written")
+var errSpoolFile = errors.New("httpgate: the temporary file of a request's body cannot be used")
 
-// readSpool reads all of body, and writes all that it reads to sink too. An
-// error that does not wrap errSpoolFile is the body's own; the spool is then
-// closed. expect is the body's length where it is known, else -1.
-func readSpool(body io.Reader, expect, memory int64, dir string, sink io.Writer) (_ *spool, err error) {
+// readSpool reads all of body. An error that does not wrap errSpoolFile is the
+// body's own; the spool is then closed. expect is the body's length where it is
+// known, else -1.
+func readSpool(body io.Reader, expect, memory int64, dir string) (_ *spool, err error) {
 	s := &spool{}
 	defer func() {
 		if err != nil {
@@ -42,7 +44,6 @@ func readSpool(body io.Reader, expect, memory int64, dir string, sink io.Writer)
 		n, err := body.Read(room)
 		s.mem = s.mem[:len(s.mem)+n]
 		s.size += int64(n)
-		sink.Write(room[:n])
 		if err == io.EOF {
 			return s, nil
 		}
@@ -63,7 +64,6 @@ func readSpool(body io.Reader, expect, memory int64, dir string, sink io.Writer)
 				return nil, fmt.Errorf("%w: %w", errSpoolFile, err)
 			}
 			s.size += int64(n)
-			sink.Write(buf[:n])
 		}
 		if err == io.EOF {
 			return s, nil
@@ -86,6 +86,17 @@ func (s *spool) create(dir string) error {
 	return nil
 }
 
+// copyTo writes the whole body to w, which does not fail. The body is hashed
+// from here and not while it arrives: a fingerprint of JSON needs up to
+// idempotency.PrintLimit bytes at once, and a client must not hold so much for
+// as long as it likes to send.
+func (s *spool) copyTo(w io.Writer) error {
+	if _, err := io.Copy(w, s.body()); err != nil {
+		return fmt.Errorf("%w: %w", errSpoolFile, err)
+	}
+	return nil
+}
+
 // body returns a reader from the beginning. Closing it does nothing.
 func (s *spool) body() io.ReadCloser {
 	if s.size == 0 {
@@ -98,9 +109,13 @@ func (s *spool) body() io.ReadCloser {
 	return io.NopCloser(io.MultiReader(bytes.NewReader(s.mem), rest))
 }
 
-// close frees the file. A reader that is still at work gets an error.
+// hold keeps the file open for one more close: a handler that was left behind
+// after its time-out reads on.
+func (s *spool) hold() { s.refs.Add(1) }
+
+// close frees the file, if nobody else holds it.
 func (s *spool) close() {
-	if s.file == nil {
+	if s.refs.Add(-1) >= 0 || s.file == nil {
 		return
 	}
 	s.file.Close()

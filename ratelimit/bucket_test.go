@@ -36,7 +36,7 @@ func TestBucketAtOnceThenOnAverage(t *testing.T) {
 // The function does what rational numbers say, for every rule that is valid,
 // through changes of the rule (L1, L4, L5, Q2, Q3, Q6, Q7).
 func TestBucketIsExact(t *testing.T) {
-	seeded(t, 300, func(t *testing.T, rnd *rand.Rand) {
+	seeded(t, 100, func(t *testing.T, rnd *rand.Rand) {
 		r := anyBucket(rnd)
 		changes := rnd.IntN(2) == 0
 		var m bucketModel
@@ -137,7 +137,7 @@ type admission struct {
 // greatest burst and what the rates make, whatever the clock, the switches and
 // the returns do. Returned charges do not count from their return on.
 func TestBucketBound(t *testing.T) {
-	seeded(t, 400, func(t *testing.T, rnd *rand.Rand) {
+	seeded(t, 150, func(t *testing.T, rnd *rand.Rand) {
 		start := ratelimit.Rule{
 			Name: "bound", Quota: 1 + rnd.Int64N(20), Window: time.Duration(1+rnd.Int64N(200)) * time.Microsecond,
 			Burst: 1 + rnd.Int64N(30),

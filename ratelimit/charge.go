@@ -42,7 +42,10 @@ type Charge struct {
 // if there is none. It never prints the subject. Stores refuse a charge that is
 // not valid with this error, before anything changes.
 func (c Charge) Validate() error {
-	faults := []error{c.Rule.Validate()}
+	var faults []error
+	if err := c.Rule.Validate(); err != nil {
+		faults = append(faults, err)
+	}
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf("rule %q: "+format, append([]any{cut(c.Rule.Name)}, args...)...))
 	}

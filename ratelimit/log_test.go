@@ -19,7 +19,7 @@ func anyLog(rnd *rand.Rand) ratelimit.Rule {
 
 // The log does what a list of all admissions says (L2, L4, L5, Q2, Q3, Q6).
 func TestLogIsExact(t *testing.T) {
-	seeded(t, 200, func(t *testing.T, rnd *rand.Rand) {
+	seeded(t, 100, func(t *testing.T, rnd *rand.Rand) {
 		r := anyLog(rnd)
 		var m logModel
 		var s ratelimit.State
@@ -56,7 +56,7 @@ func TestLogIsExact(t *testing.T) {
 // Q5 for the log, Q4: at most the quota in every half-open window of real time,
 // whatever the clock and the returns do.
 func TestLogBound(t *testing.T) {
-	seeded(t, 300, func(t *testing.T, rnd *rand.Rand) {
+	seeded(t, 150, func(t *testing.T, rnd *rand.Rand) {
 		r := anyLog(rnd)
 		window := micros(r.Window)
 		var s ratelimit.State

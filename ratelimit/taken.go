@@ -20,7 +20,9 @@ func (t *Taken) Once() bool { return t != nil && t.returned.CompareAndSwap(false
 // memory. What t held can no longer be given back.
 func (t *Taken) Renew() {
 	t.Charges, t.Receipts = t.Charges[:0], t.Receipts[:0]
-	t.returned.Store(false)
+	if t.returned.Load() { // a store costs more
+		t.returned.Store(false)
+	}
 }
 
 // Receipt is what one charge moved: the time and the bucket's numbers just

@@ -17,7 +17,7 @@ const DefaultMaxSubjects = 1_000_000
 
 // mostSubjects is the greatest MaxSubjects. With this many, shards stay well
 // within the slots that an index entry can name.
-const mostSubjects = 1 << 27
+const mostSubjects = 1 << 25
 
 // ErrFull is returned by Take for a subject that is not held yet while
 // MaxSubjects others are and none of them can be forgotten. Nothing was
@@ -34,15 +34,22 @@ type LimitsOptions struct {
 	Now func() time.Time
 	// MaxSubjects bounds the number of buckets and logs that are held, one for
 	// each rule and subject. 0 means DefaultMaxSubjects; the greatest is
-	// 134,217,728. A token bucket takes 70 to 80 bytes, its subject of up to
+	// 33,554,432. A token bucket takes 70 to 80 bytes, its subject of up to
 	// 36 bytes included; a longer one takes its length and 16 bytes more. A
 	// million is 80 MB. A sliding window log takes 110 bytes more, and 8 to 16
 	// for each unit of its quota.
 	MaxSubjects int
 }
 
-// shards is a power of two: one per value of a hash's upper byte.
-const shards = 256
+// shards is how many locks share the work: one per value of a hash's upper
+// bits. More of them would no longer fit into a core's cache.
+const (
+	shardBits = 6
+	shards    = 1 << shardBits
+)
+
+// shardOf is the number of a hash's shard.
+func shardOf(hash uint64) uint8 { return uint8(hash >> (64 - shardBits)) }
 
 // Limits is a [ratelimit.Store] in memory. Its methods may be called
 // concurrently.
@@ -102,7 +109,7 @@ func (m *Limits) hash(rule, subject string) uint64 {
 	return maphash.String(m.seed, subject) ^ mix(rule)
 }
 
-func (m *Limits) shard(hash uint64) *limitShard { return &m.shards[hash>>56] }
+func (m *Limits) shard(hash uint64) *limitShard { return &m.shards[shardOf(hash)] }
 
 // Take implements [ratelimit.Store]. It allocates the memory of the Decision in
 // one piece; [Limits.TakeInto] allocates none.
@@ -193,13 +200,15 @@ func (m *Limits) takeOne(c *ratelimit.Charge, d *ratelimit.Decision, t *ratelimi
 	sh := m.shard(h)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	// The clock first: reading it waits for all memory that was asked for, and
+	// the search has only begun to ask.
+	now := m.micros()
 	v := view{slot: sh.find(h, c.Rule.Name, c.Subject)}
 	if !sh.knows(v.slot, c) {
 		if err := c.Validate(); err != nil {
 			return err
 		}
 	}
-	now := m.micros()
 	sh.load(&v)
 	changed := c.Rule.TakeAt(&v.state, c.Cost, now, l)
 	if changed {

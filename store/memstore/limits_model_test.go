@@ -6,9 +6,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"reflect"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,7 +96,7 @@ func sumTo(charges []ratelimit.Charge, i int) (sum int64) {
 // charges, changes of rules, returns and resets, while it forgets what is over.
 func TestLimitsAgainstTheRules(t *testing.T) {
 	rnd := seed(t)
-	for round := range 30 {
+	for round := range 20 {
 		m, c := newLimits(t, 0)
 		o := model{map[string]ratelimit.State{}}
 		rules := []ratelimit.Rule{
@@ -199,6 +201,52 @@ func TestLimitsConcurrently(t *testing.T) {
 	}
 	if x, y := remaining(t, m, a, "x"), remaining(t, m, b, "x"); x != 300 || y != 0 {
 		t.Errorf("remaining %d and %d, want 300 and 0", x, y)
+	}
+}
+
+// Calls that name the same subjects in opposite orders do not wait for each
+// other for ever. The clock holds up one call, which has one of the two, until
+// others stand in line for both.
+func TestLimitsOppositeOrders(t *testing.T) {
+	var hold atomic.Bool
+	held, release := make(chan bool), make(chan bool)
+	m, err := memstore.NewLimits(memstore.LimitsOptions{Now: func() time.Time {
+		if hold.CompareAndSwap(true, false) {
+			held <- true
+			<-release
+		}
+		return time.Unix(1_800_000_000, 0)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func(subjects ...string) {
+		var charges []ratelimit.Charge
+		for _, s := range subjects {
+			charges = append(charges, charge(tenant, s, 0))
+		}
+		if d, err := m.Take(context.Background(), charges); err != nil || !d.Allowed {
+			t.Error(d, err)
+		}
+	}
+	for i := range 200 {
+		x, y := fmt.Sprint("x", i), fmt.Sprint("y", i)
+		var wg sync.WaitGroup
+		hold.Store(true)
+		wg.Go(func() { look(y) })
+		<-held
+		for g := range 8 {
+			if g%2 == 0 {
+				wg.Go(func() { look(y, x) })
+			} else {
+				wg.Go(func() { look(x, y) })
+			}
+		}
+		for range 20 {
+			runtime.Gosched()
+		}
+		release <- true
+		wg.Wait()
 	}
 }
 

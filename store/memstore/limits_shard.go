@@ -54,7 +54,7 @@ type limitEntry struct {
 }
 
 // chunk is how many entries are allocated together.
-const chunk = 32
+const chunk = 128
 
 // limitTerms is what a rule's name was written with last.
 type limitTerms struct {
@@ -69,7 +69,7 @@ type limitPolicy struct {
 }
 
 // at is the entry of a slot.
-func (sh *limitShard) at(slot int) *limitEntry { return &sh.chunks[slot/chunk][slot%chunk] }
+func (sh *limitShard) at(slot int) *limitEntry { return &sh.chunks[uint(slot)/chunk][uint(slot)%chunk] }
 
 func (e *limitEntry) policy() uint32     { return e.meta & (1<<24 - 1) }
 func (e *limitEntry) size() int          { return int(e.meta >> 24) }
@@ -133,7 +133,8 @@ const (
 	mostSlot = slotMask - 1
 )
 
-func tag(hash uint64) uint32 { return uint32(hash>>44) &^ slotMask }
+// tag is 12 bits that neither the shard nor the place in the index are made of.
+func tag(hash uint64) uint32 { return uint32(hash>>(58-12)) << slotBits }
 
 // view is an entry's state while it is worked on.
 type view struct {

@@ -95,7 +95,7 @@ func (m *Limits) takeAll(charges []ratelimit.Charge, d *ratelimit.Decision, t *r
 			same = true
 		}
 		parts = append(parts, p)
-		if at := uint8(p.hash >> 56); !slices.Contains(locks, at) {
+		if at := shardOf(p.hash); !slices.Contains(locks, at) {
 			locks = append(locks, at)
 		}
 	}

@@ -63,7 +63,7 @@ func remaining(t testing.TB, m *memstore.Limits, r ratelimit.Rule, subject strin
 }
 
 func TestLimitsOptions(t *testing.T) {
-	for _, n := range []int{-1, 1<<27 + 1} {
+	for _, n := range []int{-1, 1<<25 + 1} {
 		_, err := memstore.NewLimits(memstore.LimitsOptions{MaxSubjects: n})
 		if err == nil || !strings.Contains(err.Error(), fmt.Sprint(n)) {
 			t.Errorf("MaxSubjects %d: %v", n, err)

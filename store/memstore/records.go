@@ -59,7 +59,7 @@ type Records struct {
 	count, bytes atomic.Int64
 	turn         atomic.Uint32 // where the next sweep begins
 
-	shards [shardCount]shard
+	shards [recordShards]shard
 
 	mu       sync.Mutex // guards what follows
 	settings map[string]setting

@@ -25,8 +25,8 @@ func (m *Records) Sweep(ctx context.Context, limit int) (removed int, err error)
 		return 0, err
 	}
 	first := m.turn.Add(1)
-	for i := uint32(0); i < shardCount && removed < limit; i++ {
-		removed += m.expire(&m.shards[(first+i)%shardCount], limit-removed, m.time())
+	for i := uint32(0); i < recordShards && removed < limit; i++ {
+		removed += m.expire(&m.shards[(first+i)%recordShards], limit-removed, m.time())
 	}
 	return removed, nil
 }
@@ -56,7 +56,7 @@ func (m *Records) List(ctx context.Context, f idempotency.Filter) (idempotency.P
 	}
 	var page idempotency.Page
 	scanned := 0
-	for i := int(after[0] >> (8 - shardBits)); i < shardCount; i++ {
+	for i := int(after[0] >> (8 - recordShardBits)); i < recordShards; i++ {
 		found, n := m.shards[i].list(f, after, m.time())
 		for _, rec := range found {
 			if len(page.Records) == limit {
@@ -65,7 +65,7 @@ func (m *Records) List(ctx context.Context, f idempotency.Filter) (idempotency.P
 			}
 			page.Records = append(page.Records, outline(rec))
 		}
-		if scanned += n; scanned >= maxScan && i < shardCount-1 {
+		if scanned += n; scanned >= maxScan && i < recordShards-1 {
 			page.Next = lastID(i).String()
 			return page, nil
 		}
@@ -102,7 +102,7 @@ func lastID(shard int) (id idempotency.ID) {
 	for i := range id {
 		id[i] = 0xff
 	}
-	id[0] = byte(shard<<(8-shardBits) | (1<<(8-shardBits) - 1))
+	id[0] = byte(shard<<(8-recordShardBits) | (1<<(8-recordShardBits) - 1))
 	return id
 }
 

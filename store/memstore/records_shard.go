@@ -11,8 +11,8 @@ import (
 // Keys are spread by the top bits of their IDs, which are keyed hashes: nobody
 // outside can aim at one shard. Shard after shard is the order of the IDs.
 const (
-	shardBits  = 6
-	shardCount = 1 << shardBits
+	recordShardBits = 6
+	recordShards    = 1 << recordShardBits
 )
 
 // shard holds the records of a range of IDs.
@@ -32,7 +32,7 @@ type entry struct {
 	place int       // in the heap; -1 outside
 }
 
-func (m *Records) shard(id idempotency.ID) *shard { return &m.shards[id[0]>>(8-shardBits)] }
+func (m *Records) shard(id idempotency.ID) *shard { return &m.shards[id[0]>>(8-recordShardBits)] }
 
 // get returns the record of id, or the zero Record. The lock is held.
 func (s *shard) get(id idempotency.ID) idempotency.Record {
@@ -119,8 +119,8 @@ func (m *Records) expire(s *shard, limit int, now time.Time) (done int) {
 // there was one. It looks at the oldest of each shard and at no other.
 func (m *Records) evict(now time.Time) bool {
 	first := m.turn.Add(1)
-	for i := range uint32(shardCount) {
-		if m.expire(&m.shards[(first+i)%shardCount], 1, now) > 0 {
+	for i := range uint32(recordShards) {
+		if m.expire(&m.shards[(first+i)%recordShards], 1, now) > 0 {
 			return true
 		}
 	}

@@ -251,7 +251,8 @@ func TestOpenRefuses(t *testing.T) {
 		{newer, Options{}, []string{"schema 1000", "newer version"}},
 		{database("other.db", "CREATE TABLE orders (id)"), Options{}, []string{"another program", `"orders"`, "New"}},
 		{
-			filepath.Join(dir, "x.db"), Options{BusyTimeout: -1, MaxBatch: -1, MaxPages: -1},
+			filepath.Join(dir, "x.db"),
+			Options{BusyTimeout: -1, MaxBatch: -1, MaxPages: -1},
 			[]string{"BusyTimeout", "MaxBatch", "MaxPages"},
 		},
 		{filepath.Join(dir, "tiny.db"), Options{MaxPages: 2}, []string{"no room", "MaxPages"}},

@@ -104,7 +104,12 @@ func create(file string) error {
 
 // New makes a store in a database of the caller's, in tables whose names begin
 // with escapement_, so that handlers can use [Store.In]. The store takes one
-// connection of db for itself until it is closed; db stays the caller's.
+// connection of db for itself until it is closed; db stays the caller's. With
+// two connections, whatever else needs one waits while a transaction of the
+// caller's is open; permit some more. A busy_timeout belongs into the DSN, or
+// the caller's own transactions fail whenever the store is writing:
+//
+//	file:shop.db?_txlock=immediate&_pragma=journal_mode(wal)&_pragma=synchronous(full)&_pragma=busy_timeout(5000)
 //
 // It checks, and refuses with an error that says what to write: db is of the
 // driver modernc.org/sqlite; transactions begin as immediate ones

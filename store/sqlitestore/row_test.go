@@ -84,7 +84,8 @@ func randomRecord(rnd *rand.Rand) idempotency.Record {
 		if rnd.IntN(4) == 0 {
 			return time.Time{}
 		}
-		return time.UnixMicro(num() - num()).UTC()
+		before, after := num(), num()
+		return time.UnixMicro(after - before).UTC()
 	}
 	owner := func() (o idempotency.Owner) {
 		if rnd.IntN(3) > 0 {

@@ -114,25 +114,19 @@ func (w *writer) forget() {
 }
 
 // take moves up to limit operations for which want says yes from the queue
-// into a batch; a limit of 0 is none.
+// into a batch, and drops those that have left; a limit of 0 is none.
 func (w *writer) take(limit int, want func(*op) bool) []*op {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var batch, rest []*op
-	for i, o := range w.queue {
+	for _, o := range w.queue {
 		switch {
-		case limit > 0 && len(batch) == limit:
-			rest = append(rest, w.queue[i:]...)
-		case !want(o):
+		case o.state.Load() == left:
+		case limit > 0 && len(batch) == limit || !want(o):
 			rest = append(rest, o)
-			continue
 		case o.state.CompareAndSwap(waiting, taken):
 			batch = append(batch, o)
-			continue
-		default:
-			continue // it left
 		}
-		break
 	}
 	w.queue, w.gone = rest, 0
 	return batch
@@ -198,7 +192,7 @@ func (w *writer) batch(ctx context.Context) {
 		if o.err = w.apply(o); isFault(o.err) {
 			// The transaction may be lost, and with it what came before.
 			w.rollback()
-			w.alone(batch)
+			w.alone(ctx, batch)
 			return
 		}
 	}
@@ -220,29 +214,39 @@ const (
 // begin gets the file's lock and reports whether there is a transaction. While
 // others hold the lock, it fails the operations that have waited for too long,
 // and returns false when none is left.
+func (w *writer) begin(ctx context.Context) bool {
+	err := w.lock(ctx, func(busy error) bool {
+		overdue := time.Now().Add(-w.o.BusyTimeout)
+		w.fail(w.take(0, func(o *op) bool { return o.since.Before(overdue) }), busy)
+		return w.empty()
+	})
+	if err != nil && !isBusy(err) {
+		w.fail(w.take(0, all), err)
+	}
+	return err == nil
+}
+
+// lock begins a transaction. While others hold the file's lock it asks enough
+// whether it has waited enough.
 //
 // SQLite's own waiting (busy_timeout) is not used here: it soon looks only
 // every 25 to 100 ms, and misses the moments between the commits of another
 // process that is as busy as this one.
-func (w *writer) begin(ctx context.Context) bool {
+func (w *writer) lock(ctx context.Context, enough func(busy error) bool) error {
 	for started := time.Now(); ; {
 		err := w.ss.run("BEGIN IMMEDIATE")
 		switch {
 		case err == nil:
-			return true
+			return nil
 		case !isBusy(err):
 			w.rollback()
-			w.fail(w.take(0, all), err)
-			return false
-		}
-		overdue := time.Now().Add(-w.o.BusyTimeout)
-		w.fail(w.take(0, func(o *op) bool { return o.since.Before(overdue) }), err)
-		if w.empty() {
-			return false
+			return err
+		case enough(err):
+			return err
 		}
 		// Short at first, then an eighth of the time waited so far.
 		if !w.pause(ctx, min(max(time.Since(started)/8, minPause), maxPause)) {
-			return false
+			return ErrClosed
 		}
 	}
 }
@@ -283,19 +287,16 @@ func (w *writer) pause(ctx context.Context, d time.Duration) bool {
 
 // alone writes each operation in a transaction of its own, so that a bad one
 // fails alone (F6).
-func (w *writer) alone(batch []*op) {
+func (w *writer) alone(ctx context.Context, batch []*op) {
 	for _, o := range batch {
-		err := w.ss.run("BEGIN IMMEDIATE")
-		if err == nil {
+		until := time.Now().Add(w.o.BusyTimeout)
+		o.err = w.lock(ctx, func(error) bool { return time.Now().After(until) })
+		if o.err == nil {
 			if o.err = w.apply(o); isFault(o.err) {
-				err = o.err
 				w.rollback()
-			} else {
-				err = w.end()
+			} else if err := w.end(); err != nil {
+				o.err = err
 			}
-		}
-		if err != nil {
-			o.err = err
 		}
 		close(o.done)
 	}

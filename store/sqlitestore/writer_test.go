@@ -142,3 +142,29 @@ func waitWaiting(t testing.TB, s *Store) {
 		return false
 	})
 }
+
+// The writer makes way for others only where there are others.
+func TestWatchesRivals(t *testing.T) {
+	path := newFile(t)
+	s := open(t, path, Options{})
+	rival := func() (at time.Time) {
+		err := s.write(context.Background(), false, func(session, time.Time) error {
+			at = s.w.rival
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	start(t, s, newClaim(newKey()))
+	start(t, s, newClaim(newKey()))
+	if at := rival(); !at.IsZero() {
+		t.Errorf("it took its own writes for those of a rival, at %v", at)
+	}
+	other := open(t, path, Options{})
+	start(t, other, newClaim(newKey()))
+	if rival().IsZero() {
+		t.Error("it did not see the writes of another connection")
+	}
+}

@@ -37,5 +37,7 @@
 // which a store has no capability, or the harness no fault, is left out.
 //
 // ESCAPEMENT_SOAK=1 makes the random parts some fifty times longer. Where a
-// random test fails it prints the seed.
+// random test fails it prints the seed: -rapid.seed repeats a state machine,
+// ESCAPEMENT_SEED sets that of the others. A history is decided by its seed and
+// by the scheduler.
 package storetest

@@ -46,9 +46,18 @@ func (e *env) ctx() context.Context {
 	return e.current
 }
 
-func (e *env) steps() idempotency.StepStore   { return e.s.(idempotency.StepStore) }
-func (e *env) keeper() idempotency.Keeper     { return e.s.(idempotency.Keeper) }
-func (e *env) settings() idempotency.Settings { return e.s.(idempotency.Settings) }
+func (e *env) steps() idempotency.StepStore   { return optional[idempotency.StepStore](e) }
+func (e *env) keeper() idempotency.Keeper     { return optional[idempotency.Keeper](e) }
+func (e *env) settings() idempotency.Settings { return optional[idempotency.Settings](e) }
+
+// optional is the store as an interface that its harness says it has.
+func optional[T any](e *env) T {
+	s, has := e.s.(T)
+	if !has {
+		e.Fatalf("the harness says that the store is a %T, and it is not", (*T)(nil))
+	}
+	return s
+}
 
 // testKey is the n-th key of a test, of the tenant "acme".
 func testKey(n int) idempotency.Key { return tenantKey("acme", n) }

@@ -22,7 +22,7 @@ var historyCases = []Case{
 	{Name: "HistoryHasAnOrder", Run: func(t testing.TB, h Harness) {
 		t.Helper()
 		for range h.times(25) {
-			recordHistory(t, h, rand.Uint64())
+			recordHistory(t, h, h.seed())
 		}
 	}},
 }

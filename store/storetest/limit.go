@@ -106,7 +106,7 @@ var limitCases = []Case{
 			e.left(x.r, x.s, 0)
 		}
 	}),
-	limitCase("Q1InvalidChargeIsAnError", nil, func(e *limitEnv) {
+	limitCase("InvalidChargeIsAnError", nil, func(e *limitEnv) {
 		good := charge(bucket("good", 5, time.Minute, 0), "s", 1)
 		for name, bad := range map[string]ratelimit.Charge{
 			"a negative cost":      charge(bucket("bad", 5, time.Minute, 0), "s", -1),
@@ -124,17 +124,18 @@ var limitCases = []Case{
 		e.left(good.Rule, "s", 5)
 	}),
 	limitCase("Q2RefusalChangesNothing", nil, func(e *limitEnv) {
-		for _, r := range []ratelimit.Rule{bucket("b", 3, 7*time.Second, 2), windowLog("l", 2, 7*time.Second)} {
+		for _, r := range []ratelimit.Rule{bucket("b", 3, 7*time.Second, 3), windowLog("l", 3, 7*time.Second)} {
 			e.allowed(charge(r, "s", 1))
 			e.clock.Advance(1234567 * time.Microsecond)
 			e.allowed(charge(r, "s", 1))
-			first := e.refused(charge(r, "s", 1))
+			two := charge(r, "s", 2) // and one is left
+			first := e.refused(two)
 			begin := e.clock.Now()
 			wait, _ := first.RetryAfter()
 			for i := range int64(50) { // a flood, until just before the time
 				e.clock.Set(begin.Add(time.Duration(i) * (wait - tick) / 50))
 				before := e.look(r, "s")
-				d := e.refused(charge(r, "s", 1), charge(r, "other", 0))
+				d := e.refused(two, charge(r, "other", 0))
 				if got, _ := d.RetryAfter(); got != wait-e.clock.Now().Sub(begin) {
 					e.Fatalf("under a flood the wait is %v, want %v", got, wait-e.clock.Now().Sub(begin))
 				}
@@ -143,7 +144,7 @@ var limitCases = []Case{
 				}
 			}
 			e.clock.Set(begin)
-			e.exact(first, charge(r, "s", 1))
+			e.exact(first, two)
 		}
 	}),
 	limitCase("Q3CostZeroLooks", nil, func(e *limitEnv) {

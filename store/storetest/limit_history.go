@@ -20,7 +20,7 @@ var limitHistoryCases = []Case{
 	{Name: "HistoryOfTakesHasAnOrder", needs: func(h Harness) bool { return !h.Caps.SplitTake }, Run: func(t testing.TB, h Harness) {
 		t.Helper()
 		for range h.times(25) {
-			recordTakes(t, h, rand.Uint64())
+			recordTakes(t, h, h.seed())
 		}
 	}},
 }

@@ -84,7 +84,7 @@ var limitPropertyCases = []Case{
 	{Name: "PropertyEveryIntervalKeepsTheBound", Run: func(t testing.TB, h Harness) {
 		t.Helper()
 		for range h.times(10) {
-			seed := rand.Uint64()
+			seed := h.seed()
 			run := &scopedTB{TB: t}
 			e := newLimitEnv(run, h)
 			e.intervals(rand.New(rand.NewPCG(seed, 0)), seed)

@@ -334,7 +334,7 @@ var settleCases = []Case{
 			e.Fatalf("%d of 10 operators who saw the same revision succeeded", won)
 		}
 	}),
-	recordCase("F9InvalidResultIsAnError", needsKeeper, func(e *env) {
+	recordCase("InvalidSettlementIsAnError", needsKeeper, func(e *env) {
 		c := claim(testKey(1), idempotency.Hold)
 		e.end(e.start(c), idempotency.UnknownEnding())
 		e.clock.Advance(quiet)

@@ -437,6 +437,9 @@ func (m *machine) settled(what string, k idempotency.Key, prev, next idempotency
 			m.floor = latest(m.floor, now)
 		}
 	}
+	if _, kept := idempotency.Expire(next, now); !kept { // nor need it keep this
+		m.floor = latest(m.floor, now)
+	}
 	if _, visible := idempotency.View(next, now); visible {
 		got := m.lookup(k)
 		if next.Token != got.Token {

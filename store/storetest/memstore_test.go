@@ -49,3 +49,5 @@ func newRecords(t testing.TB, clock *storetest.Clock) *memstore.Records {
 }
 
 func TestMemstore(t *testing.T) { storetest.Run(t, memory()) }
+
+func BenchmarkMemstore(b *testing.B) { storetest.Benchmark(b, memory()) }

@@ -41,11 +41,36 @@ var notRunCases = []Case{
 	recordCase("R9UnknownKeepsItsSteps", needsSteps, func(e *env) {
 		c := claim(testKey(1), idempotency.Probe)
 		first := e.start(c)
-		e.saveStep(first, idempotency.Step{Name: "pay", ProviderKey: "pk"})
+		e.saveStep(first, idempotency.Step{Name: "pay", ProviderKey: "pk", Done: true})
 		e.clock.Set(first.LeaseEnd.Add(quiet))
 		e.end(e.start(again(c)), idempotency.NotRun())
-		if rec := e.lookup(c.Key); len(rec.Steps) != 1 || rec.Steps[0].Name != "pay" || rec.Status() != idempotency.StatusUnknown {
+		rec := e.lookup(c.Key)
+		if len(rec.Steps) != 1 || rec.Steps[0].Name != "pay" || rec.Status() != idempotency.StatusUnknown {
 			e.Fatalf("the record is %v: want it unknown, with its step", show(rec))
+		}
+		e.at("the lease's end", rec.LeaseEnd, first.LeaseEnd)
+	}),
+	recordCase("R9OpenStepOfATakeoverIsQuietFromNow", needsSteps, func(e *env) {
+		for i, before := range []bool{true, false} { // whose step it is
+			c := claim(testKey(i), idempotency.Probe)
+			first := e.start(c)
+			if before {
+				e.saveStep(first, idempotency.Step{Name: "pay", ProviderKey: "pk"})
+			}
+			e.clock.Set(first.LeaseEnd.Add(quiet))
+			second := e.start(again(c))
+			if !before {
+				e.saveStep(second, idempotency.Step{Name: "pay", ProviderKey: "pk"})
+			}
+			e.clock.Advance(time.Second)
+			e.end(second, idempotency.NotRun())
+			e.at("the lease's end", e.lookup(c.Key).LeaseEnd, e.clock.Now())
+			e.clock.Advance(quiet - tick)
+			e.reserve(again(c), idempotency.InProgress)
+			e.clock.Advance(tick)
+			if !e.start(again(c)).Takeover {
+				e.Fatal("the claim after it is no takeover")
+			}
 		}
 	}),
 	recordCase("R9RetryableKeyIsRetryableAgain", nil, func(e *env) {
@@ -236,6 +261,24 @@ var withdrawCases = []Case{
 		r.Repeated = true // its caller knows of a lost reply
 		e.end(r, idempotency.NotRun())
 		e.reserve(c, idempotency.Refused)
+	}),
+	recordCase("R12RepeatedNotRunOfAFreeKeyLeavesAMark", nil, func(e *env) {
+		c := claim(testKey(1), idempotency.Hold)
+		r := e.start(c)
+		e.end(r, idempotency.NotRun())
+		r.Repeated = true
+		e.end(r, idempotency.NotRun())
+		e.free(c.Key)
+		e.reserve(c, idempotency.Refused)
+		e.start(again(c))
+	}),
+	recordCase("R12RepeatedRetryableResultLeavesAMark", nil, func(e *env) {
+		c := claim(testKey(1), idempotency.Hold)
+		r := e.start(c)
+		r.Repeated = true
+		e.done(r, later("busy", 0))
+		e.reserve(c, idempotency.Refused) // else a late copy would claim by R6
+		e.start(again(c))
 	}),
 	recordCase("R12SweepKeepsMarks", needsKeeper, func(e *env) {
 		c := claim(testKey(1), idempotency.Hold)

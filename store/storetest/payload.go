@@ -54,7 +54,7 @@ var payloadCases = []Case{
 			copy(rec.Result.Payload, "spoiled!")
 		}
 	}),
-	recordCase("R7InvalidEndingIsAnError", nil, func(e *env) {
+	recordCase("InvalidEndingIsAnError", nil, func(e *env) {
 		c := claim(testKey(1), idempotency.Hold)
 		r := e.start(c)
 		for name, g := range map[string]idempotency.Ending{

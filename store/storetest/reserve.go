@@ -176,6 +176,30 @@ var reserveCases = []Case{
 			}
 		}
 	}),
+	recordCase("R2TheNextAttemptForgetsNoFingerprint", nil, func(e *env) {
+		for i, retry := range []bool{true, false} {
+			c := claim(testKey(i), idempotency.Probe)
+			c.Terms.Quiet = 0
+			r := e.start(c)
+			if retry {
+				e.done(r, later("busy", 0))
+			} else {
+				e.end(r, idempotency.UnknownEnding())
+			}
+			next := again(c)
+			next.Prints = []idempotency.Fingerprint{printOf("v2", "the request")}
+			if a := e.reserve(next, idempotency.Started); !a.NotComparable {
+				e.Fatal("NotComparable is false for a claim with a new tag only")
+			}
+			for _, p := range []idempotency.Fingerprint{printOf("v1", "another request"), printOf("v2", "another request")} {
+				d := again(c)
+				d.Prints = []idempotency.Fingerprint{p}
+				e.reserve(d, idempotency.Mismatched)
+			}
+			e.reserve(again(c), idempotency.InProgress)
+			e.reserve(again(next), idempotency.InProgress)
+		}
+	}),
 	recordCase("R2WithoutPrintsNothingIsCompared", nil, func(e *env) {
 		c := claim(testKey(1), idempotency.Hold)
 		c.Prints = nil
@@ -338,7 +362,7 @@ var reserveCases = []Case{
 		e.free(c.Key)
 		e.start(again(c))
 	}),
-	recordCase("R0InvalidClaimIsAnError", nil, func(e *env) {
+	recordCase("InvalidClaimIsAnError", nil, func(e *env) {
 		good := claim(testKey(1), idempotency.Hold)
 		for name, spoil := range map[string]func(c *idempotency.Claim){
 			"no owner":  func(c *idempotency.Claim) { c.Owner = idempotency.Owner{} },

@@ -2,7 +2,9 @@ package storetest
 
 import (
 	"errors"
+	"math/rand/v2"
 	"os"
+	"strconv"
 	"sync"
 
 	"github.com/escapement-dev/escapement/idempotency"
@@ -72,4 +74,12 @@ func (h Harness) times(n int) int {
 		return 50 * n
 	}
 	return n
+}
+
+// seed is that of one random run: fresh, or ESCAPEMENT_SEED if that is set.
+func (h Harness) seed() uint64 {
+	if n, err := strconv.ParseUint(os.Getenv("ESCAPEMENT_SEED"), 10, 64); err == nil {
+		return n
+	}
+	return rand.Uint64()
 }

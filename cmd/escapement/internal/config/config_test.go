@@ -269,6 +269,8 @@ func TestWarnings(t *testing.T) {
 		{"identity: {tenant: header:X-Tenant-Id}", "plain field X-Tenant-Id"},
 		{"identity: {tenant: hash:Authorization}", "hash of Authorization"},
 		{"", "no limit counts executions"},
+		{"idempotency: {quiet: 1s}", "quiet is 1s and shorter than timeout, 1m"},
+		{"idempotency: {routes: {POST /a: {quiet: 1s}, POST /b: {on_unknown: retry, quiet: 1s}}}", "quiet is 1s"},
 		{"limits: [{name: m, rate: 100/d}]", "up to 200 can pass in the first 24h"},
 		{"limits: [{name: m, rate: 100/s, by: [header:x-region]}]", "plain field X-Region"},
 	} {

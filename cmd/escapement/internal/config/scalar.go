@@ -76,21 +76,6 @@ func isEnvName(s string) bool {
 	return s != ""
 }
 
-// texts reads a list of scalars.
-func (r *reader) texts(v value, want string) ([]string, bool) {
-	items, ok := r.items(v, want)
-	if !ok {
-		return nil, false
-	}
-	out := make([]string, 0, len(items))
-	for _, it := range items {
-		t, good := r.text(it, want)
-		ok = ok && good
-		out = append(out, t.s)
-	}
-	return out, ok
-}
-
 // later is the end of the sentence about what this version cannot do.
 const later = "is not in this version"
 

@@ -39,6 +39,19 @@ func (c *Config) Warnings() []Fault {
 				"a source that stays the same while a client repeats")
 		}
 	}
+	hasty := func(field string, t Route) bool {
+		if t.Key == "off" || t.OnUnknown != "hold" || t.Quiet == nil || *t.Quiet >= t.Timeout {
+			return false
+		}
+		warn(field, fmt.Sprintf("quiet is %s and shorter than timeout, %s: a key could be settled while its request is still on its way",
+			FormatDuration(*t.Quiet), FormatDuration(t.Timeout)), "quiet: "+FormatDuration(t.Timeout)+", or no such line")
+		return true
+	}
+	if !hasty("idempotency.quiet", c.Default) {
+		for _, t := range c.Routes {
+			hasty(join("idempotency.routes", t.Pattern)+".quiet", t)
+		}
+	}
 	keys := c.Default.Key != "off"
 	for _, t := range c.Routes {
 		keys = keys || t.Key != "off"

@@ -39,6 +39,10 @@ func (s *Server) Block(w io.Writer) error {
 		}
 		fmt.Fprintf(t, "  %s\t%s\n", name, limitWord(l))
 	}
+	if s.otherSecret {
+		fmt.Fprint(t, "  warning\tthe secret is not the one that this store was last used with: keys made with the other are not found, and a repeat of them runs again.\n"+
+			"  \tAll processes that share a store need one secret\n")
+	}
 	for _, f := range c.Warnings() {
 		fmt.Fprintf(t, "  warning\t%s\n", strings.ReplaceAll(f.String(), "\n    ", "\n  \t"))
 	}

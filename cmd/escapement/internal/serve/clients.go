@@ -37,9 +37,15 @@ func clients(next http.Handler, body, answer pace) http.Handler {
 			return
 		}
 		control := http.NewResponseController(w)
-		pw := &pacedWriter{ResponseWriter: w, control: control, pace: answer}
+		// Over HTTP/1 a deadline matters to whoever reads or writes; over
+		// HTTP/2 it ends the stream when it comes, and must not outlive its call.
+		lift := r.ProtoMajor >= 2
+		pw := &pacedWriter{ResponseWriter: w, control: control, pace: answer, lift: lift}
 		if r.Body != nil && r.Body != http.NoBody {
-			pb := &pacedBody{ReadCloser: r.Body, control: control, pace: body}
+			pb := &pacedBody{ReadCloser: r.Body, control: control, pace: body, lift: lift}
+			if r.Header.Get("Expect") != "" {
+				pb.answer = pw
+			}
 			r2 := *r
 			r2.Body, r = pb, &r2
 			// What the handler leaves unread, the server reads: not for long.
@@ -55,9 +61,11 @@ func clients(next http.Handler, body, answer pace) http.Handler {
 type pacedBody struct {
 	io.ReadCloser
 	control *http.ResponseController
+	answer  *pacedWriter // only if the first read may send 100 Continue
 	pace    pace
 	n       int64
 	spent   time.Duration
+	lift    bool
 	ended   bool
 }
 
@@ -65,17 +73,18 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	if b.ended {
 		return b.ReadCloser.Read(p)
 	}
+	if b.answer != nil && b.n == 0 {
+		b.answer.took(b.answer.allow())
+	}
 	start := time.Now()
 	_ = b.control.SetReadDeadline(start.Add(b.pace.left(b.n, b.spent)))
 	n, err := b.ReadCloser.Read(p)
 	b.n += int64(n)
 	b.spent += time.Since(start)
-	if err != nil {
-		b.ended = true
-		if err == io.EOF {
-			// From here on the server listens whether the client is still there.
-			_ = b.control.SetReadDeadline(time.Time{})
-		}
+	b.ended = err != nil
+	// After the end the server listens whether the client is still there.
+	if err == io.EOF || err == nil && b.lift {
+		_ = b.control.SetReadDeadline(time.Time{})
 	}
 	return n, err
 }
@@ -94,30 +103,54 @@ type pacedWriter struct {
 	pace    pace
 	n       int64
 	spent   time.Duration
+	lift    bool
+	until   time.Time // the deadline that this request has set
 }
 
 // Unwrap is for http.ResponseController.
 func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// allow sets a deadline for what is about to be written, and returns the time.
+// One that was set a moment ago for this request will do, since setting one is
+// not free. That of the connection's request before does not count.
 func (w *pacedWriter) allow() time.Time {
 	now := time.Now()
-	_ = w.control.SetWriteDeadline(now.Add(w.pace.left(w.n, w.spent)))
+	left := w.pace.left(w.n, w.spent)
+	if w.until.IsZero() || w.until.Sub(now) < left-left/4 || w.until.Sub(now) > left {
+		w.until = now.Add(left)
+		_ = w.control.SetWriteDeadline(w.until)
+	}
 	return now
+}
+
+// WriteHeader sends informational answers (1xx) at once.
+func (w *pacedWriter) WriteHeader(status int) {
+	start := w.allow()
+	w.ResponseWriter.WriteHeader(status)
+	w.took(start)
 }
 
 func (w *pacedWriter) Write(p []byte) (int, error) {
 	start := w.allow()
 	n, err := w.ResponseWriter.Write(p)
 	w.n += int64(n)
-	w.spent += time.Since(start)
+	w.took(start)
 	return n, err
+}
+
+func (w *pacedWriter) took(start time.Time) {
+	w.spent += time.Since(start)
+	if w.lift {
+		w.until = time.Time{}
+		_ = w.control.SetWriteDeadline(w.until)
+	}
 }
 
 // FlushError is for http.ResponseController.
 func (w *pacedWriter) FlushError() error {
 	start := w.allow()
 	err := w.control.Flush()
-	w.spent += time.Since(start)
+	w.took(start)
 	return err
 }
 

@@ -36,14 +36,15 @@ type Server struct {
 	version string
 	log     *slog.Logger
 
-	stores  *stores
-	gate    *escapement.Gate
-	proxy   *proxy.Proxy
-	admin   *admin.Handler
-	ln, aln net.Listener
-	srv     *http.Server
-	asrv    *http.Server
-	cancel  context.CancelFunc // ends the contexts of all requests
+	stores      *stores
+	otherSecret bool // the store's keys were last made with another one
+	gate        *escapement.Gate
+	proxy       *proxy.Proxy
+	admin       *admin.Handler
+	ln, aln     net.Listener
+	srv         *http.Server
+	asrv        *http.Server
+	cancel      context.CancelFunc // ends the contexts of all requests
 }
 
 // Times of the admin listener, whose answers are small.
@@ -70,8 +71,11 @@ func Check(c *config.Config) error {
 
 // Open makes everything ready and listens; nothing is accepted before Run. A
 // fault of the configuration is a *ConfigError; any other error is one of the
-// machine's. After an error nothing is left open.
+// machine's. After an error nothing is left open. Nil log: slog.Default().
 func Open(ctx context.Context, c *config.Config, version string, log *slog.Logger) (s *Server, err error) {
+	if log == nil {
+		log = slog.Default()
+	}
 	s = &Server{config: c, version: version, log: log}
 	defer func() {
 		if err != nil {
@@ -145,6 +149,9 @@ func (s *Server) handler(ctx context.Context, upstreamTLS *tls.Config) (http.Han
 	}
 	hasher, err := idempotency.NewHasher(key)
 	if err != nil {
+		return nil, err
+	}
+	if s.otherSecret, err = checkSecret(ctx, s.stores.records, hasher); err != nil {
 		return nil, err
 	}
 	if s.stores.records, err = killRecords(s.stores.records); err != nil {

@@ -88,6 +88,34 @@ func secret(ctx context.Context, s idempotency.Settings, configured string) ([]b
 	}
 }
 
+// checkName is the setting that tells one secret from another, and does not
+// tell the secret.
+const checkName = "secret_check"
+
+// checkSecret reports whether the store's keys were last made with another
+// secret, and notes this one. Such keys are not found: operations could run
+// again.
+func checkSecret(ctx context.Context, s idempotency.Settings, h *idempotency.Hasher) (changed bool, err error) {
+	check := h.Pseudonym(checkName, "1")
+	for {
+		v, version, err := s.Get(ctx, checkName)
+		if err != nil && !errors.Is(err, idempotency.ErrNotFound) {
+			return false, fmt.Errorf("serve: the check of the secret: %w", err)
+		}
+		if string(v) == check {
+			return false, nil
+		}
+		changed := err == nil
+		err = s.PutIf(ctx, checkName, []byte(check), version)
+		if err == nil {
+			return changed, nil
+		}
+		if !errors.Is(err, idempotency.ErrConflict) {
+			return false, fmt.Errorf("serve: the check of the secret: %w", err)
+		}
+	}
+}
+
 // recordsWork reports why the store of records cannot be read, or nil.
 func recordsWork(s idempotency.Settings) func(context.Context) error {
 	return func(ctx context.Context) error {
