@@ -29,17 +29,10 @@ func TestSuiteBehindPgbouncer(t *testing.T) {
 // migrated returns the name of a fresh schema with the tables.
 func migrated(t testing.TB, server *pgtest.Server) string {
 	t.Helper()
-	schema := pgtest.Schema(t, server)
-	ctx := context.Background()
-	c, err := pgx.Connect(ctx, server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close(ctx)
-	if _, _, err := Migrate(ctx, c, schema); err != nil {
-		t.Fatal(err)
-	}
-	return schema
+	return server.Schema(t, func(ctx context.Context, c *pgx.Conn, schema string) error {
+		_, _, err := Migrate(ctx, c, schema)
+		return err
+	})
 }
 
 func openStore(t testing.TB, url string, o Options) *Store {

@@ -36,8 +36,10 @@ type Server struct {
 	cred    *syscall.Credential
 	owner   string
 
-	mu  sync.Mutex
-	cmd *process
+	mu      sync.Mutex
+	cmd     *process
+	free    []string // schemas that nobody uses
+	schemas int
 }
 
 // Bin returns the directory of the newest PostgreSQL there is: that of the
@@ -296,7 +298,6 @@ var shared struct {
 	mu     sync.Mutex
 	server *Server
 	pooler *Pooler
-	n      int
 }
 
 // Shared returns the server of this test process, and starts it when it is
@@ -347,26 +348,63 @@ func Stop() error {
 	return err
 }
 
-// Schema returns the name of a schema that does not exist yet, and drops it
-// when the test is over.
-func Schema(t testing.TB, s *Server) string {
+// Schema returns the name of a schema with empty tables, of which this test is
+// the only user until it is over. Schemas are made by migrate, and used again:
+// to make one takes longer than most tests.
+func (s *Server) Schema(t testing.TB, migrate func(ctx context.Context, c *pgx.Conn, schema string) error) string {
 	t.Helper()
-	shared.mu.Lock()
-	shared.n++
-	name := fmt.Sprintf("test_%d", shared.n)
-	shared.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s.mu.Lock()
+	var name string
+	if n := len(s.free); n > 0 {
+		name = s.free[n-1]
+		s.free = s.free[:n-1]
+	} else {
+		s.schemas++
+		name = fmt.Sprintf("test_%d", s.schemas)
+		defer func() {
+			err := s.do(ctx, func(c *pgx.Conn) error { return migrate(ctx, c, name) })
+			if err != nil {
+				t.Fatal(err)
+			}
+		}()
+	}
+	s.mu.Unlock()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		c, err := pgx.Connect(ctx, s.URL())
-		if err != nil {
+		if err := s.empty(name); err != nil {
 			t.Error(err)
 			return
 		}
-		defer c.Close(ctx)
-		if _, err := c.Exec(ctx, "DROP SCHEMA IF EXISTS "+name+" CASCADE"); err != nil {
-			t.Error(err)
-		}
+		s.mu.Lock()
+		s.free = append(s.free, name)
+		s.mu.Unlock()
 	})
 	return name
+}
+
+// empty deletes what is in the tables of a schema, but for the version.
+func (s *Server) empty(schema string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return s.do(ctx, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, "SELECT format('DELETE FROM %I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = $1 AND tablename <> 'escapement_schema'", schema)
+		if err != nil {
+			return err
+		}
+		list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || len(list) == 0 {
+			return err
+		}
+		return c.PgConn().Exec(ctx, strings.Join(list, ";")).Close()
+	})
+}
+
+// do runs f with a connection of its own.
+func (s *Server) do(ctx context.Context, f func(*pgx.Conn) error) error {
+	c, err := pgx.Connect(ctx, s.URL())
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(c), c.Close(ctx))
 }
