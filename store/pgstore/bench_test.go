@@ -215,4 +215,3 @@ func start(t testing.TB, s idempotency.Store, c idempotency.Claim) idempotency.R
 func done(payload string) idempotency.Ending {
 	return idempotency.Done(idempotency.Result{Class: idempotency.Succeeded, Status: 201, Payload: []byte(payload)})
 }
-

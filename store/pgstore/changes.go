@@ -185,8 +185,7 @@ func (u *unit) lock(batch []*change) error {
 			return err
 		}
 		var at int64
-		var setting string
-		if err := br.QueryRow().Scan(&at, &setting); err != nil {
+		if err := br.QueryRow().Scan(&at, nil, nil); err != nil {
 			return err
 		}
 		u.now = timeOf(at)
@@ -375,6 +374,11 @@ func (u *unit) write(batch []*change) error {
 	})
 	if err != nil {
 		return err
+	}
+	for _, e := range u.entries {
+		if !e.locked && e.err == nil {
+			u.s.known.put(e.next)
+		}
 	}
 	for _, c := range batch {
 		if e := u.entries[c.id]; w.inserts(e) && !inserted[c.id] {

@@ -53,6 +53,7 @@ func open(ctx context.Context, c *pgxpool.Config, o Options) (*Store, error) {
 	s := &Store{o: o, pool: pool, q: q}
 	s.claims = group[*claim]{limit: o.MaxBatch, size: (*claim).size, run: s.runClaims}
 	s.changes = group[*change]{limit: o.MaxBatch, size: (*change).bytes, run: s.runChanges}
+	s.ends = group[*finish]{limit: o.MaxBatch, size: (*finish).size, run: s.runEnds}
 	return s, nil
 }
 
@@ -81,6 +82,7 @@ func checkSchema(ctx context.Context, pool *pgxpool.Pool, q *queries) error {
 func (s *Store) Close() error {
 	s.closed.Store(true)
 	s.claims.close()
+	s.ends.close()
 	s.changes.close()
 	s.pool.Close()
 	return nil

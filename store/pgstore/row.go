@@ -202,18 +202,6 @@ func (c *columns) add(r *idempotency.Record, keep bool) {
 	c.same = append(c.same, number(keep))
 }
 
-// addFirst appends a first claim's record whose times count from the time
-// base, which the statement replaces by its own.
-func (c *columns) addFirst(r *idempotency.Record, base time.Time) {
-	c.add(r, false)
-	last := c.len() - 1
-	for i, n := range append(numbers[:len(numbers):len(numbers)], keepUntil) {
-		if (n.name == "lease_end" || n.name == "keep_until") && c.n[i][last] != 0 {
-			c.n[i][last] -= micros(base)
-		}
-	}
-}
-
 // args appends the arguments of insertColumns.
 func (c *columns) args(dst []any) []any {
 	dst = append(dst, c.id)

@@ -113,24 +113,30 @@ func stepList(answers bool) string {
 // its own as the first argument.
 const clock = "coalesce($1::bigint,(extract(epoch FROM clock_timestamp())*1000000)::bigint)"
 
-// lockTimeout bounds, for one transaction, how long a statement waits where in
-// spite of everything it must: for an insert of the same key by another
-// process, or for a row that was locked after it had been read as missing.
-const lockTimeout = "set_config('lock_timeout','250ms',true)"
+// settings hold for one transaction.
+//
+// lock_timeout bounds how long a statement waits where in spite of everything
+// it must: for an insert of the same key by another process, or for a row that
+// was locked after it had been read as missing.
+//
+// enable_seqscan: the server keeps a statement's plan, and one that it made
+// while the table was small would read the whole table for every key until the
+// next ANALYZE, minutes and a million records later.
+const settings = "set_config('lock_timeout','250ms',true),set_config('enable_seqscan','off',true)"
 
 // queries are the texts of the store's statements.
 type queries struct {
-	claim                         string
-	begin, now                    string
-	lock, lockAway                string // FOR NO KEY UPDATE, FOR UPDATE
-	share, relock                 string
-	read, readOne, lockOne        string
-	stepsOf                       string
-	insert, update, remove        string
-	putSteps, dropSteps           string
-	due, list, listHeld           string
-	setting, putSetting           string
-	newSetting, addAudit, audit   string
+	claim, finish               string
+	begin, now, settings        string
+	lock, lockAway              string // FOR NO KEY UPDATE, FOR UPDATE
+	share, relock               string
+	read, readOne, lockOne      string
+	stepsOf                     string
+	insert, update, remove      string
+	putSteps, dropSteps         string
+	due, list, listHeld         string
+	setting, putSetting         string
+	newSetting, addAudit, audit string
 	schemaVersion               string
 }
 
@@ -142,24 +148,40 @@ func newQueries(schema string) *queries {
 	}
 	q := &queries{
 		begin:         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
-		now:           "SELECT " + clock + "," + lockTimeout,
+		now:           "SELECT " + clock + "," + settings,
+		settings:      "SELECT " + settings,
 		schemaVersion: "SELECT coalesce(max(version), 0) FROM {s}escapement_schema",
 	}
 
 	// One statement for a batch of claims: it reads what is there, and inserts
 	// what is missing, without a look at rows that exist but for reading.
-	q.claim = "WITH t AS MATERIALIZED (SELECT " + clock + " AS now," + lockTimeout + ")," +
-		"u AS MATERIALIZED (SELECT * FROM " + unnest(2, insertColumns()) + ")," +
-		"i AS (" + insertFrom("u, t", true) + " RETURNING id) " +
+	q.claim = "WITH t AS MATERIALIZED (SELECT " + clock + " AS now)," +
+		"u AS MATERIALIZED (SELECT * FROM " + unnest(2, firstColumns) + ")," +
+		"i AS (INSERT INTO {s}escapement_records (id,tenant,prints,owner,method,route,trace,lease,retention,remember,quiet,on_unknown," +
+		"state,token,attempt,lease_end,keep_until,created,updated,revision) " +
+		"SELECT u.id,u.tenant,u.prints,u.owner,u.method,u.route,u.trace,u.lease,u.retention,u.remember,u.quiet,u.on_unknown," +
+		"1,1,1,t.now+u.lease_end,t.now+nullif(u.keep_until,0),t.now,t.now,t.now FROM u, t " +
+		"WHERE NOT EXISTS (SELECT FROM {s}escapement_records r WHERE r.id = u.id) ORDER BY u.id ON CONFLICT (id) DO NOTHING RETURNING id) " +
 		"SELECT (SELECT now FROM t),id,NULL::bigint[],'','','','','','',NULL::bytea,NULL::bytea,NULL::bytea,'' FROM i " +
 		"UNION ALL SELECT (SELECT now FROM t)," + result(true, true) + " FROM u JOIN {s}escapement_records r ON r.id = u.id"
 
+	// One statement for a batch of results of records that are known: it ends
+	// those that are still as they were, and that nobody has locked.
+	q.finish = "WITH t AS MATERIALIZED (SELECT " + clock + " AS now)," +
+		"u AS MATERIALIZED (SELECT u.*,t.now FROM t, " + unnest(2, finishColumns) + ")," +
+		"l AS MATERIALIZED (SELECT u.* FROM u JOIN {s}escapement_records r ON r.id = u.id " +
+		"WHERE r.state = 1 AND r.owner = u.owner AND r.revision = u.revision AND (u.until = 0 OR u.now < u.until) " +
+		"ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED) " +
+		"UPDATE {s}escapement_records r SET state=2,found=0,found_lease=NULL,found_steps=0,class=l.class,status=l.status,not_kept=l.not_kept<>0," +
+		"retry_window=l.retry_window,source=l.source,payload=l.payload,window_end=l.now+nullif(l.window_end,-1),expires=l.now+l.expires," +
+		"keep_until=l.now+l.expires,updated=l.now,revision=greatest(r.revision+1,l.now) FROM l WHERE r.id = l.id RETURNING r.id"
+
 	rows := func(payload, steps bool) string {
-		return "SELECT " + result(payload, steps) + " FROM {s}escapement_records r WHERE r.id = ANY($1::bytea[]) ORDER BY r.id"
+		return "SELECT " + result(payload, steps) + " FROM {s}escapement_records r WHERE " + among("r.id") + " ORDER BY r.id"
 	}
 	q.lock = rows(true, false) + " FOR NO KEY UPDATE SKIP LOCKED"
 	q.lockAway = rows(true, false) + " FOR UPDATE SKIP LOCKED"
-	q.share = "SELECT r.id FROM {s}escapement_records r WHERE r.id = ANY($1::bytea[]) ORDER BY r.id FOR KEY SHARE SKIP LOCKED"
+	q.share = "SELECT r.id FROM {s}escapement_records r WHERE " + among("r.id") + " ORDER BY r.id FOR KEY SHARE SKIP LOCKED"
 	q.relock = strings.Replace(q.share, "FOR KEY SHARE", "FOR NO KEY UPDATE", 1)
 	q.read = rows(true, true)
 	q.readOne = "SELECT " + clock + ",x.* FROM (VALUES (0)) one LEFT JOIN LATERAL (SELECT " + result(true, true) +
@@ -167,7 +189,7 @@ func newQueries(schema string) *queries {
 	q.lockOne = "SELECT " + clock + "," + result(true, false) + " FROM {s}escapement_records r WHERE r.id = $2 FOR NO KEY UPDATE SKIP LOCKED"
 	q.stepsOf = "SELECT r.id, coalesce((" + stepList(true) + " WHERE s.record = r.id),'') FROM unnest($1::bytea[]) AS r(id)"
 
-	q.insert = "WITH u AS MATERIALIZED (SELECT * FROM " + unnest(1, insertColumns()) + ") " + insertFrom("u", false) + " RETURNING id"
+	q.insert = insertMissing()
 	var set []string
 	for _, c := range texts[1:] {
 		if c == "payload" {
@@ -181,7 +203,7 @@ func newQueries(schema string) *queries {
 	}
 	q.update = "UPDATE {s}escapement_records r SET " + strings.Join(set, ",") + " FROM " +
 		unnest(1, append(insertColumns(), [2]string{"same", "bigint"})) + " WHERE r.id = u.id"
-	q.remove = "DELETE FROM {s}escapement_records WHERE id = ANY($1::bytea[])"
+	q.remove = "DELETE FROM {s}escapement_records WHERE " + among("id")
 
 	q.putSteps = "INSERT INTO {s}escapement_steps (record,n,name,done,provider_key,provider_id,started,ended,answer) " +
 		"SELECT u.record,u.n,u.name,u.done<>0,u.provider_key,u.provider_id,nullif(u.started,0),nullif(u.ended,0),u.answer FROM " +
@@ -190,7 +212,7 @@ func newQueries(schema string) *queries {
 			{"provider_id", "text"}, {"started", "bigint"}, {"ended", "bigint"}, {"answer", "bytea"},
 		}) + " ON CONFLICT (record,n) DO UPDATE SET name=excluded.name,done=excluded.done,provider_key=excluded.provider_key," +
 		"provider_id=excluded.provider_id,started=excluded.started,ended=excluded.ended,answer=excluded.answer"
-	q.dropSteps = "DELETE FROM {s}escapement_steps WHERE record = ANY($1::bytea[])"
+	q.dropSteps = "DELETE FROM {s}escapement_steps WHERE " + among("record")
 
 	q.due = "SELECT " + result(false, false) + " FROM {s}escapement_records r WHERE r.keep_until <= $1 ORDER BY r.keep_until LIMIT $2 FOR UPDATE SKIP LOCKED"
 	list := func(where string) string {
@@ -206,7 +228,7 @@ func newQueries(schema string) *queries {
 	q.audit = `SELECT seq,at,who,what,"on","before","after",why FROM {s}escapement_audit WHERE seq > $1 ORDER BY seq LIMIT $2`
 
 	for _, s := range []*string{
-		&q.claim, &q.lock, &q.lockAway, &q.share, &q.read, &q.readOne, &q.lockOne, &q.relock, &q.stepsOf, &q.insert, &q.update, &q.remove,
+		&q.claim, &q.finish, &q.lock, &q.lockAway, &q.share, &q.read, &q.readOne, &q.lockOne, &q.relock, &q.stepsOf, &q.insert, &q.update, &q.remove,
 		&q.putSteps, &q.dropSteps, &q.due, &q.list, &q.listHeld, &q.setting, &q.newSetting, &q.putSetting,
 		&q.addAudit, &q.audit, &q.schemaVersion,
 	} {
@@ -228,40 +250,56 @@ func insertColumns() [][2]string {
 	return cols
 }
 
+// array is argument number n, an array whose length the planner does not see.
+// It would make a plan for each length, which takes longer than most of them
+// run; so it keeps one that goes by the index.
+func array(n int, kind string) string {
+	return "(SELECT $" + strconv.Itoa(n) + "::" + kind + "[])"
+}
+
+// among is a condition on a key in argument 1.
+func among(column string) string { return column + " = ANY(" + array(1, "bytea") + "::bytea[])" }
+
 // unnest makes rows u of arrays, the first of them argument number first.
 func unnest(first int, cols [][2]string) string {
 	var args, names []string
 	for i, c := range cols {
-		args = append(args, "$"+strconv.Itoa(first+i)+"::"+c[1]+"[]")
+		args = append(args, array(first+i, c[1]))
 		names = append(names, c[0])
 	}
 	return "unnest(" + strings.Join(args, ",") + ") AS u(" + strings.Join(names, ",") + ")"
 }
 
-// insertFrom inserts the rows of u whose keys are missing, in the order of
-// their keys: so two batches never wait for each other in a circle. Where
-// shift is set, times that a claim counts from now are counts of microseconds,
-// to which the time of t is added.
-func insertFrom(from string, shift bool) string {
+// firstColumns are what a first claim's insert is given; all else of its record
+// is the same for every one of them. Its times count from the claim.
+var firstColumns = [][2]string{
+	{"id", "bytea"}, {"tenant", "text"}, {"prints", "text"}, {"owner", "bytea"}, {"method", "text"}, {"route", "text"},
+	{"trace", "text"}, {"lease", "bigint"}, {"retention", "bigint"}, {"remember", "bigint"}, {"quiet", "bigint"},
+	{"on_unknown", "bigint"}, {"lease_end", "bigint"}, {"keep_until", "bigint"},
+}
+
+// finishColumns are what the ending of a known record is given. Its times count
+// from the end; until is when the record expires, or 0.
+var finishColumns = [][2]string{
+	{"id", "bytea"}, {"owner", "bytea"}, {"revision", "bigint"}, {"until", "bigint"}, {"class", "bigint"},
+	{"status", "bigint"}, {"not_kept", "bigint"}, {"retry_window", "bigint"}, {"source", "bigint"},
+	{"window_end", "bigint"}, {"expires", "bigint"}, {"payload", "bytea"},
+}
+
+// insertMissing inserts the records whose keys are missing, in the order of
+// their keys: so two batches never wait for each other in a circle.
+func insertMissing() string {
 	var names, values []string
 	for _, c := range insertColumns() {
 		name, value := c[0], "u."+c[0]
 		for _, n := range append(numbers[:len(numbers):len(numbers)], keepUntil) {
-			if n.name != name {
-				continue
-			}
-			value = n.write()
-			if shift {
-				switch name {
-				case "lease_end", "keep_until": // NULL stays NULL
-					value = "t.now+" + value
-				case "created", "updated", "revision":
-					value = "t.now"
-				}
+			if n.name == name {
+				value = n.write()
 			}
 		}
 		names, values = append(names, name), append(values, value)
 	}
 	return "INSERT INTO {s}escapement_records (" + strings.Join(names, ",") + ") SELECT " + strings.Join(values, ",") +
-		" FROM " + from + " WHERE NOT EXISTS (SELECT FROM {s}escapement_records r WHERE r.id = u.id) ORDER BY u.id ON CONFLICT (id) DO NOTHING"
+		" FROM " + unnest(1, insertColumns()) +
+		" WHERE NOT EXISTS (SELECT FROM {s}escapement_records r WHERE r.id = u.id) ORDER BY u.id ON CONFLICT (id) DO NOTHING RETURNING id"
 }

@@ -19,6 +19,8 @@ type Store struct {
 	q       *queries
 	claims  group[*claim]
 	changes group[*change]
+	ends    group[*finish]
+	known   known
 	closed  atomic.Bool
 }
 
@@ -142,6 +144,11 @@ func (s *Store) End(ctx context.Context, r idempotency.Reservation, e idempotenc
 		return err
 	}
 	e.Result = wholeResult(e.Result)
+	if o := s.finishing(r, e); o != nil {
+		if err := s.ends.submit(ctx, o); err != nil || o.ok {
+			return s.explain(err)
+		}
+	}
 	return s.explain(s.change(ctx, &change{
 		id: r.Key.ID, rank: rankOwner, size: len(e.Result.Payload),
 		apply: func(prev idempotency.Record, now time.Time) (idempotency.Record, error) {

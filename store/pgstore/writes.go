@@ -17,10 +17,10 @@ type writes struct {
 
 // steps are the arguments of queries.putSteps.
 type steps struct {
-	record                       [][]byte
-	n, done, started, ended      []int64
+	record                        [][]byte
+	n, done, started, ended       []int64
 	name, providerKey, providerID []string
-	answer                       [][]byte
+	answer                        [][]byte
 }
 
 // statement is one statement with its arguments.

@@ -408,3 +408,10 @@ func (s *Server) do(ctx context.Context, f func(*pgx.Conn) error) error {
 	}
 	return errors.Join(f(c), c.Close(ctx))
 }
+
+// Pid is the server's process id.
+func (s *Server) Pid() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cmd.cmd.Process.Pid
+}
