@@ -126,27 +126,28 @@ type entry struct {
 }
 
 func (s *Store) tryChanges(batch []*change) error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.o.Timeout)
-	defer cancel()
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return s.saw(err)
+	var lone context.Context
+	if len(batch) == 1 {
+		lone = batch[0].ctx
 	}
-	defer conn.Release() // closes it where a transaction is still open
-	u := &unit{ctx: ctx, s: s, conn: conn, entries: make(map[idempotency.ID]*entry, len(batch))}
+	w, err := s.wire(lone)
+	if err != nil {
+		return err
+	}
+	defer w.release()
+	u := &unit{s: s, conn: w.conn, entries: make(map[idempotency.ID]*entry, len(batch))}
 	if err := u.lock(batch); err != nil {
-		return s.saw(err)
+		return w.fault(err)
 	}
 	u.apply(batch)
 	if err := u.write(batch); err != nil {
-		return s.saw(err)
+		return w.fault(err)
 	}
 	return nil
 }
 
 // unit is one transaction of the store's.
 type unit struct {
-	ctx     context.Context
 	s       *Store
 	conn    *pgxpool.Conn
 	entries map[idempotency.ID]*entry
@@ -259,7 +260,7 @@ func (u *unit) ids(want func(*entry) bool) [][]byte {
 
 // send runs a batch of statements in one round trip.
 func (u *unit) send(b *pgx.Batch, read func(pgx.BatchResults) error) error {
-	br := u.conn.SendBatch(u.ctx, b)
+	br := u.conn.SendBatch(context.Background(), b)
 	err := read(br)
 	if cerr := br.Close(); err == nil {
 		err = cerr

@@ -2,12 +2,8 @@ package pgstore
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"slices"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/escapement-dev/escapement/idempotency"
 )
@@ -15,60 +11,30 @@ import (
 // claim is a Reserve on its first way: by a statement that reads, and inserts
 // what is missing. It locks no row that is there.
 type claim struct {
-	call
-	c idempotency.Claim
+	err error
+	c   idempotency.Claim
 
+	looked   bool // its record was read, if there was one
 	answered bool // else it must lock its record
 	answer   idempotency.Answer
 }
-
-func (c *claim) size() int { return 0 }
 
 // claimBase is the time from which the times of a first claim's record count
 // until the statement adds its own. Any time will do.
 var claimBase = time.UnixMicro(1 << 50).UTC()
 
-// runClaims answers a batch of claims by one statement, which is a transaction
-// of its own.
-func (s *Store) runClaims(batch []*claim) {
-	var err error
-	for range batchTries {
-		if err = s.tryClaims(batch); !transient(err) {
-			break
-		}
-	}
-	if err == nil {
-		return
-	}
-	if len(batch) > 1 && code(err) != "" { // one of them may be bad (F6)
-		for _, c := range batch {
-			s.runClaims([]*claim{c})
-		}
-		return
-	}
-	for _, c := range batch {
-		c.err = err
-	}
+// claims are a batch's claims.
+type claims struct {
+	s      *Store
+	all    []*claim
+	leader map[idempotency.ID]*claim // whose claim is sent
+	args   []any
+	at     time.Time
+	found  map[idempotency.ID]idempotency.Record
+	added  map[idempotency.ID]bool
 }
 
-// batchTries is how often a batch is run that fails because of others.
-const batchTries = 4
-
-// send runs a batch of two statements in one round trip, and calls each for
-// every row of the second.
-func (s *Store) send(ctx context.Context, b *pgx.Batch, each func(func(...any) error) error) error {
-	br := s.pool.SendBatch(ctx, b)
-	_, err := br.Exec()
-	if err == nil {
-		var rows pgx.Rows
-		if rows, err = br.Query(); err == nil {
-			err = drain(rows, each)
-		}
-	}
-	return errors.Join(err, br.Close()) // which commits
-}
-
-func (s *Store) tryClaims(batch []*claim) error {
+func (s *Store) newClaims(batch []*claim) *claims {
 	// Several claims of one key: the first is sent; the others meet what
 	// becomes of it.
 	leader := make(map[idempotency.ID]*claim, len(batch))
@@ -85,60 +51,72 @@ func (s *Store) tryClaims(batch []*claim) error {
 		rec, _ := idempotency.Decide(idempotency.Record{}, c.c, claimBase)
 		cols.add(&rec)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.o.Timeout)
-	defer cancel()
-	found := make(map[idempotency.ID]idempotency.Record, len(sent))
-	inserted := make(map[idempotency.ID]bool, len(sent))
-	var now time.Time
-	// Both statements are one transaction: there is no COMMIT between them.
-	var b pgx.Batch
-	b.Queue(s.q.settings)
-	b.Queue(s.q.claim, cols.args(s.now())...)
-	err := s.send(ctx, &b, func(scan func(...any) error) error {
-		var v stored
-		var at int64
-		if err := scan(append([]any{&at}, v.into()...)...); err != nil {
-			return err
-		}
-		now = timeOf(at)
-		id := idempotency.ID(v.id)
-		if len(v.n) == 0 {
-			inserted[id] = true
-			return nil
-		}
-		rec, err := v.record()
-		if err != nil {
-			leader[id].err = err // its key's alone
-			return nil
-		}
-		found[id] = rec
+	return &claims{
+		s: s, all: batch, leader: leader, args: cols.args(s.now()),
+		found: make(map[idempotency.ID]idempotency.Record), added: make(map[idempotency.ID]bool, len(sent)),
+	}
+}
+
+// row reads one result row of the statement.
+func (b *claims) row(scan func(...any) error) error {
+	var v stored
+	var at int64
+	if err := scan(append([]any{&at}, v.into()...)...); err != nil {
+		return err
+	}
+	b.at = timeOf(at)
+	id := idempotency.ID(v.id)
+	if len(v.n) == 0 {
+		b.added[id] = true
 		return nil
-	})
+	}
+	rec, err := v.record()
 	if err != nil {
-		return s.saw(err)
+		b.leader[id].err = err // its key's alone
+		return nil
 	}
-	for _, c := range batch {
-		id := c.c.Key.ID
-		f := leader[id]
-		rec, ok := found[id]
-		switch {
-		case f.err != nil:
-			c.err = f.err
-			continue
-		case c == f && inserted[id]:
-			found[id], c.answer = idempotency.Decide(idempotency.Record{}, c.c, now)
-			c.answered = true
-			s.known.put(found[id])
-			continue
-		case !ok: // inserted by others at this moment
-			continue
-		}
-		next, a := idempotency.Decide(rec, c.c, now)
-		if next.Revision == rec.Revision {
-			c.answer, c.answered = a, true
-		}
-	}
+	b.found[id] = rec
 	return nil
+}
+
+// one reports whether the batch is of one key, that was not looked for before:
+// most such claims are the first of their key, and are only inserted.
+func (b *claims) one() bool { return len(b.leader) == 1 && !b.all[0].looked }
+
+// rowOfOne reads the result row of a claim that was inserted alone.
+func (b *claims) rowOfOne(scan func(...any) error) error {
+	var at int64
+	if err := scan(&at); err != nil {
+		return err
+	}
+	b.at = timeOf(at)
+	b.added[b.all[0].c.Key.ID] = true
+	return nil
+}
+
+// answer answers the claims, once what was inserted is committed.
+func (b *claims) answer() {
+	one := b.one()
+	for _, c := range b.all {
+		c.looked = !one
+		id := c.c.Key.ID
+		lead := b.leader[id]
+		rec, ok := b.found[id]
+		switch {
+		case lead.err != nil:
+			c.err = lead.err
+		case c == lead && b.added[id]:
+			b.found[id], c.answer = idempotency.Decide(idempotency.Record{}, c.c, b.at)
+			c.answered = true
+			b.s.known.put(b.found[id])
+		case !ok: // inserted by others at this moment
+		default:
+			next, a := idempotency.Decide(rec, c.c, b.at)
+			if next.Revision == rec.Revision {
+				c.answer, c.answered = a, true
+			}
+		}
+	}
 }
 
 // first are the arguments of queries.claim, in the order of firstColumns.

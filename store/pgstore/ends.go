@@ -2,11 +2,8 @@ package pgstore
 
 import (
 	"bytes"
-	"context"
 	"slices"
 	"sync"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/escapement-dev/escapement/idempotency"
 )
@@ -15,13 +12,10 @@ import (
 // effect only where the record is, by its revision, the one that this process
 // wrote last. What the rule makes of that record is known before.
 type finish struct {
-	call
 	rec, next idempotency.Record // next at the time rec.Updated
 
 	ok bool // else it must lock and read its record
 }
-
-func (f *finish) size() int { return len(f.next.Result.Payload) }
 
 // finishing returns the short way of an End, or nil if it has none.
 func (s *Store) finishing(r idempotency.Reservation, e idempotency.Ending) *finish {
@@ -40,30 +34,15 @@ func (s *Store) finishing(r idempotency.Reservation, e idempotency.Ending) *fini
 	return &finish{rec: rec, next: next}
 }
 
-func (s *Store) runEnds(batch []*finish) {
-	var err error
-	for range batchTries {
-		if err = s.tryEnds(batch); !transient(err) {
-			break
-		}
-	}
-	if err == nil {
-		return
-	}
-	if len(batch) > 1 && code(err) != "" { // one of them may be bad (F6)
-		for _, f := range batch {
-			s.runEnds([]*finish{f})
-		}
-		return
-	}
-	for _, f := range batch {
-		f.err = err
-	}
+// ends are a batch's endings.
+type ends struct {
+	s    *Store
+	sent map[idempotency.ID]*finish
+	args []any
+	done []*finish
 }
 
-func (s *Store) tryEnds(batch []*finish) error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.o.Timeout)
-	defer cancel()
+func (s *Store) newEnds(batch []*finish) *ends {
 	sorted := slices.Clone(batch)
 	slices.SortFunc(sorted, func(a, b *finish) int { return bytes.Compare(a.rec.Key.ID[:], b.rec.Key.ID[:]) })
 	sent := make(map[idempotency.ID]*finish, len(batch))
@@ -101,26 +80,25 @@ func (s *Store) tryEnds(batch []*finish) error {
 	for _, v := range n {
 		args = append(args, v)
 	}
-	var b pgx.Batch
-	b.Queue(s.q.settings)
-	b.Queue(s.q.finish, append(args, payload)...)
-	var ended []*finish
-	err := s.send(ctx, &b, func(scan func(...any) error) error {
-		var id []byte
-		if err := scan(&id); err != nil {
-			return err
-		}
-		ended = append(ended, sent[idempotency.ID(id)])
-		return nil
-	})
-	if err != nil {
-		return s.saw(err)
+	return &ends{s: s, sent: sent, args: append(args, payload)}
+}
+
+// row reads one result row of the statement.
+func (b *ends) row(scan func(...any) error) error {
+	var id []byte
+	if err := scan(&id); err != nil {
+		return err
 	}
-	for _, f := range ended {
-		f.ok = true
-		s.known.drop(f.rec.Key.ID)
-	}
+	b.done = append(b.done, b.sent[idempotency.ID(id)])
 	return nil
+}
+
+// answer answers those that took effect, once it is committed.
+func (b *ends) answer() {
+	for _, f := range b.done {
+		f.ok = true
+		b.s.known.drop(f.rec.Key.ID)
+	}
 }
 
 // known are the held records as this process wrote them last: those that it

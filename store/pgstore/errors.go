@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -90,6 +91,10 @@ func explain(err error) error {
 	what, next := "", ""
 	switch c := code(err); {
 	case c == "":
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			what, next = "the server did not answer within Options.Timeout", "look at its load, its log and the network; whether the write took place is not known until the key is looked up"
+			break
+		}
 		var connect *pgconn.ConnectError
 		if !errors.As(err, &connect) {
 			return err

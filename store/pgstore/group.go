@@ -18,6 +18,7 @@ type call struct {
 	state atomic.Int32
 	done  chan struct{}
 	err   error
+	ctx   context.Context // of the caller, where the operation is a batch of one
 }
 
 func (c *call) place() *call { return c }
@@ -27,16 +28,18 @@ type member interface{ place() *call }
 
 // group gathers operations into batches: while one batch is under way, the
 // next gathers. There are no timers. Its goroutines live only while there is
-// something to do.
+// something to do; an operation that comes when nothing is under way is run by
+// its caller's.
 type group[T member] struct {
 	limit int // operations per batch
+	width int // batches at a time
 	size  func(T) int
 	run   func([]T) // sets each operation's err
 
 	mu      sync.Mutex
 	queue   []T
 	gone    int // how many of queue have left
-	running bool
+	running int // batches under way
 	closed  bool
 	idle    sync.WaitGroup
 }
@@ -60,9 +63,20 @@ func (g *group[T]) submit(ctx context.Context, o T) error {
 		g.mu.Unlock()
 		return ErrClosed
 	}
+	if g.running == 0 {
+		g.running++
+		g.idle.Add(1)
+		g.mu.Unlock()
+		c.state.Store(taken)
+		c.ctx = ctx
+		g.run([]T{o})
+		c.ctx = nil
+		g.pass()
+		return c.err
+	}
 	g.queue = append(g.queue, o)
-	if !g.running {
-		g.running = true
+	if g.running < g.width {
+		g.running++
 		g.idle.Add(1)
 		go g.work()
 	}
@@ -76,6 +90,18 @@ func (g *group[T]) submit(ctx context.Context, o T) error {
 		}
 		return ctx.Err()
 	}
+}
+
+// pass hands what has gathered to a goroutine.
+func (g *group[T]) pass() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.queue) > 0 {
+		go g.work()
+		return
+	}
+	g.running--
+	g.idle.Done()
 }
 
 // forget drops the operations that have left, once they are half of the
@@ -125,7 +151,8 @@ func (g *group[T]) take() []T {
 				close(c.done)
 			}
 		}
-		g.queue, g.gone, g.running = nil, 0, false
+		g.queue, g.gone = nil, 0
+		g.running--
 		return nil
 	}
 	batch := make([]T, 0, min(len(g.queue), g.limit))

@@ -51,9 +51,8 @@ func open(ctx context.Context, c *pgxpool.Config, o Options) (*Store, error) {
 		return nil, explain(err)
 	}
 	s := &Store{o: o, pool: pool, q: q}
-	s.claims = group[*claim]{limit: o.MaxBatch, size: (*claim).size, run: s.runClaims}
-	s.changes = group[*change]{limit: o.MaxBatch, size: (*change).bytes, run: s.runChanges}
-	s.ends = group[*finish]{limit: o.MaxBatch, size: (*finish).size, run: s.runEnds}
+	s.short = group[*short]{limit: o.MaxBatch, width: width, size: (*short).size, run: s.runShort}
+	s.changes = group[*change]{limit: o.MaxBatch, width: 1, size: (*change).bytes, run: s.runChanges}
 	return s, nil
 }
 
@@ -81,8 +80,7 @@ func checkSchema(ctx context.Context, pool *pgxpool.Pool, q *queries) error {
 // goroutines have ended and its connections are closed. Its error is nil.
 func (s *Store) Close() error {
 	s.closed.Store(true)
-	s.claims.close()
-	s.ends.close()
+	s.short.close()
 	s.changes.close()
 	s.pool.Close()
 	return nil

@@ -113,20 +113,20 @@ func stepList(answers bool) string {
 // its own as the first argument.
 const clock = "coalesce($1::bigint,(extract(epoch FROM clock_timestamp())*1000000)::bigint)"
 
-// settings hold for one transaction.
-//
-// lock_timeout bounds how long a statement waits where in spite of everything
-// it must: for an insert of the same key by another process, or for a row that
-// was locked after it had been read as missing.
-//
-// enable_seqscan: the server keeps a statement's plan, and one that it made
-// while the table was small would read the whole table for every key until the
-// next ANALYZE, minutes and a million records later.
-const settings = "set_config('lock_timeout','250ms',true),set_config('enable_seqscan','off',true)"
+// lockTimeout bounds, for one transaction, how long a statement waits where in
+// spite of everything it must: for an insert of the same key by another
+// process, or for a row that was locked after it had been read as missing.
+const lockTimeout = "set_config('lock_timeout','250ms',true)"
+
+// noScan holds for one transaction. The server keeps a statement's plan, and
+// one that it made while the table was small would read the whole table for
+// every key until the next ANALYZE, a minute and a million records later.
+const noScan = "set_config('enable_seqscan','off',true)"
 
 // queries are the texts of the store's statements.
 type queries struct {
-	claim, finish               string
+	claim, claimOne             string
+	finish, finishOne           string
 	begin, now, settings        string
 	lock, lockAway              string // FOR NO KEY UPDATE, FOR UPDATE
 	share, relock               string
@@ -148,33 +148,13 @@ func newQueries(schema string) *queries {
 	}
 	q := &queries{
 		begin:         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
-		now:           "SELECT " + clock + "," + settings,
-		settings:      "SELECT " + settings,
+		now:           "SELECT " + clock + "," + lockTimeout + "," + noScan,
+		settings:      "SELECT " + noScan + ",pg_relation_size('{s}escapement_records')",
 		schemaVersion: "SELECT coalesce(max(version), 0) FROM {s}escapement_schema",
 	}
 
-	// One statement for a batch of claims: it reads what is there, and inserts
-	// what is missing, without a look at rows that exist but for reading.
-	q.claim = "WITH t AS MATERIALIZED (SELECT " + clock + " AS now)," +
-		"u AS MATERIALIZED (SELECT * FROM " + unnest(2, firstColumns) + ")," +
-		"i AS (INSERT INTO {s}escapement_records (id,tenant,prints,owner,method,route,trace,lease,retention,remember,quiet,on_unknown," +
-		"state,token,attempt,lease_end,keep_until,created,updated,revision) " +
-		"SELECT u.id,u.tenant,u.prints,u.owner,u.method,u.route,u.trace,u.lease,u.retention,u.remember,u.quiet,u.on_unknown," +
-		"1,1,1,t.now+u.lease_end,t.now+nullif(u.keep_until,0),t.now,t.now,t.now FROM u, t " +
-		"WHERE NOT EXISTS (SELECT FROM {s}escapement_records r WHERE r.id = u.id) ORDER BY u.id ON CONFLICT (id) DO NOTHING RETURNING id) " +
-		"SELECT (SELECT now FROM t),id,NULL::bigint[],'','','','','','',NULL::bytea,NULL::bytea,NULL::bytea,'' FROM i " +
-		"UNION ALL SELECT (SELECT now FROM t)," + result(true, true) + " FROM u JOIN {s}escapement_records r ON r.id = u.id"
-
-	// One statement for a batch of results of records that are known: it ends
-	// those that are still as they were, and that nobody has locked.
-	q.finish = "WITH t AS MATERIALIZED (SELECT " + clock + " AS now)," +
-		"u AS MATERIALIZED (SELECT u.*,t.now FROM t, " + unnest(2, finishColumns) + ")," +
-		"l AS MATERIALIZED (SELECT u.* FROM u JOIN {s}escapement_records r ON r.id = u.id " +
-		"WHERE r.state = 1 AND r.owner = u.owner AND r.revision = u.revision AND (u.until = 0 OR u.now < u.until) " +
-		"ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED) " +
-		"UPDATE {s}escapement_records r SET state=2,found=0,found_lease=NULL,found_steps=0,class=l.class,status=l.status,not_kept=l.not_kept<>0," +
-		"retry_window=l.retry_window,source=l.source,payload=l.payload,window_end=l.now+nullif(l.window_end,-1),expires=l.now+l.expires," +
-		"keep_until=l.now+l.expires,updated=l.now,revision=greatest(r.revision+1,l.now) FROM l WHERE r.id = l.id RETURNING r.id"
+	q.claim, q.claimOne = claimText(), claimOneText()
+	q.finish, q.finishOne = finishText(), finishOneText()
 
 	rows := func(payload, steps bool) string {
 		return "SELECT " + result(payload, steps) + " FROM {s}escapement_records r WHERE " + among("r.id") + " ORDER BY r.id"
@@ -202,7 +182,7 @@ func newQueries(schema string) *queries {
 		set = append(set, c.name+"="+c.write())
 	}
 	q.update = "UPDATE {s}escapement_records r SET " + strings.Join(set, ",") + " FROM " +
-		unnest(1, append(insertColumns(), [2]string{"same", "bigint"})) + " WHERE r.id = u.id"
+		unnest(1, append(insertColumns(), [2]string{"same", "bigint"})) + " WHERE " + is("r.id", "u.id")
 	q.remove = "DELETE FROM {s}escapement_records WHERE " + among("id")
 
 	q.putSteps = "INSERT INTO {s}escapement_steps (record,n,name,done,provider_key,provider_id,started,ended,answer) " +
@@ -228,7 +208,7 @@ func newQueries(schema string) *queries {
 	q.audit = `SELECT seq,at,who,what,"on","before","after",why FROM {s}escapement_audit WHERE seq > $1 ORDER BY seq LIMIT $2`
 
 	for _, s := range []*string{
-		&q.claim, &q.finish, &q.lock, &q.lockAway, &q.share, &q.read, &q.readOne, &q.lockOne, &q.relock, &q.stepsOf, &q.insert, &q.update, &q.remove,
+		&q.settings, &q.claim, &q.claimOne, &q.finish, &q.finishOne, &q.lock, &q.lockAway, &q.share, &q.read, &q.readOne, &q.lockOne, &q.relock, &q.stepsOf, &q.insert, &q.update, &q.remove,
 		&q.putSteps, &q.dropSteps, &q.due, &q.list, &q.listHeld, &q.setting, &q.newSetting, &q.putSetting,
 		&q.addAudit, &q.audit, &q.schemaVersion,
 	} {
@@ -260,6 +240,12 @@ func array(n int, kind string) string {
 // among is a condition on a key in argument 1.
 func among(column string) string { return column + " = ANY(" + array(1, "bytea") + "::bytea[])" }
 
+// is says that a key is another one, in such a way that the planner can only
+// look it up in the index for each row of the other side. With "=", it may as
+// well read all keys in their order, which is cheap while the table is small,
+// and keep that plan. (For the same reason r.state + 0 stands for r.state.)
+func is(key, other string) string { return key + " >= " + other + " AND " + key + " <= " + other }
+
 // unnest makes rows u of arrays, the first of them argument number first.
 func unnest(first int, cols [][2]string) string {
 	var args, names []string
@@ -268,6 +254,89 @@ func unnest(first int, cols [][2]string) string {
 		names = append(names, c[0])
 	}
 	return "unnest(" + strings.Join(args, ",") + ") AS u(" + strings.Join(names, ",") + ")"
+}
+
+// firstRecord are the columns that a first claim writes, but for the numbers
+// that are the same for every one of them, and what they are.
+const (
+	firstRecord = "id,tenant,prints,owner,method,route,trace,lease,retention,remember,quiet,on_unknown," +
+		"state,token,attempt,lease_end,keep_until,created,updated,revision"
+	firstValues = "1,1,1,t.now+u.lease_end,t.now+nullif(u.keep_until,0),t.now,t.now,t.now"
+)
+
+// claimText is one statement for claims: it reads what is there, and inserts
+// what is missing, without a look at rows that exist but for reading.
+func claimText() string {
+	return "WITH t AS MATERIALIZED (SELECT " + clock + " AS now," + lockTimeout + ")," +
+		"u AS MATERIALIZED (SELECT * FROM " + unnest(2, firstColumns) + ")," +
+		"i AS (INSERT INTO {s}escapement_records (" + firstRecord + ") " +
+		"SELECT u.id,u.tenant,u.prints,u.owner,u.method,u.route,u.trace,u.lease,u.retention,u.remember,u.quiet,u.on_unknown," + firstValues +
+		" FROM u, t WHERE NOT EXISTS (SELECT FROM {s}escapement_records r WHERE " + is("r.id", "u.id") + ") ORDER BY u.id ON CONFLICT (id) DO NOTHING RETURNING id) " +
+		"SELECT (SELECT now FROM t),id,NULL::bigint[],'','','','','','',NULL::bytea,NULL::bytea,NULL::bytea,'' FROM i " +
+		"UNION ALL SELECT (SELECT now FROM t)," + result(true, true) + " FROM u JOIN {s}escapement_records r ON " + is("r.id", "u.id")
+}
+
+// claimOneText is for a batch of one, as quick as a plain statement: it only
+// inserts.
+func claimOneText() string {
+	cols := make([]string, len(firstColumns))
+	for i, c := range firstColumns {
+		cols[i] = "$" + strconv.Itoa(2+i) + "::" + c[1]
+	}
+	of := strings.NewReplacer("u.lease_end", cols[12], "u.keep_until", cols[13])
+	return "INSERT INTO {s}escapement_records (" + firstRecord + ") SELECT " + strings.Join(cols[:12], ",") + "," + of.Replace(firstValues) +
+		" FROM (SELECT " + clock + " AS now," + lockTimeout + " OFFSET 0) t " +
+		"WHERE NOT EXISTS (SELECT FROM {s}escapement_records r WHERE r.id = $2::bytea) ON CONFLICT (id) DO NOTHING RETURNING created"
+}
+
+// finishSet is what an end writes, of columns l.
+const finishSet = " SET state=2,found=0,found_lease=NULL,found_steps=0,class=l.class,status=l.status,not_kept=l.not_kept<>0," +
+	"retry_window=l.retry_window,source=l.source,payload=l.payload,window_end=l.now+nullif(l.window_end,-1),expires=l.now+l.expires," +
+	"keep_until=l.now+l.expires,updated=l.now,revision=greatest(r.revision+1,l.now)"
+
+// unchanged is whether the record is still the one that is known, and held. (It
+// says r.state + 0, or the planner could think of reading all that are held.)
+const unchanged = "r.state + 0 = 1 AND r.owner = u.owner AND r.revision = u.revision AND (u.until = 0 OR t.now < u.until)"
+
+// finishText is one statement for the results of records that are known: it
+// ends those that are still as they were, and that nobody has locked.
+func finishText() string {
+	return "WITH t AS MATERIALIZED (SELECT " + clock + " AS now)," +
+		"u AS MATERIALIZED (SELECT * FROM " + unnest(2, finishColumns) + ")," +
+		"l AS MATERIALIZED (SELECT u.*,t.now FROM t, u JOIN {s}escapement_records r ON " + is("r.id", "u.id") +
+		" WHERE " + unchanged + " FOR NO KEY UPDATE OF r SKIP LOCKED) " +
+		"UPDATE {s}escapement_records r" + finishSet + " FROM l WHERE " + is("r.id", "l.id") + " RETURNING r.id"
+}
+
+// finishOneText is for a batch of one.
+func finishOneText() string {
+	var pairs []string
+	for i, c := range finishColumns {
+		value := "$" + strconv.Itoa(2+i) + "::" + c[1]
+		pairs = append(pairs, "u."+c[0], value, "l."+c[0], value)
+	}
+	of := strings.NewReplacer(pairs...)
+	return "UPDATE {s}escapement_records r" + of.Replace(finishSet) +
+		" FROM (SELECT t.now FROM (SELECT " + clock + " AS now OFFSET 0) t, {s}escapement_records r WHERE r.id = $2::bytea AND " +
+		of.Replace(unchanged) + " FOR NO KEY UPDATE OF r SKIP LOCKED) l WHERE r.id = $2::bytea RETURNING r.id"
+}
+
+// scalars are the arguments of a batch of one: the only element of each.
+func scalars(args []any) []any {
+	out := make([]any, len(args))
+	for i, a := range args {
+		switch a := a.(type) {
+		case [][]byte:
+			out[i] = a[0]
+		case []string:
+			out[i] = a[0]
+		case []int64:
+			out[i] = a[0]
+		default:
+			out[i] = a
+		}
+	}
+	return out
 }
 
 // firstColumns are what a first claim's insert is given; all else of its record
@@ -301,5 +370,5 @@ func insertMissing() string {
 	}
 	return "INSERT INTO {s}escapement_records (" + strings.Join(names, ",") + ") SELECT " + strings.Join(values, ",") +
 		" FROM " + unnest(1, insertColumns()) +
-		" WHERE NOT EXISTS (SELECT FROM {s}escapement_records r WHERE r.id = u.id) ORDER BY u.id ON CONFLICT (id) DO NOTHING RETURNING id"
+		" WHERE NOT EXISTS (SELECT FROM {s}escapement_records r WHERE " + is("r.id", "u.id") + ") ORDER BY u.id ON CONFLICT (id) DO NOTHING RETURNING id"
 }

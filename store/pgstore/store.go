@@ -17,10 +17,10 @@ type Store struct {
 	o       Options
 	pool    *pgxpool.Pool
 	q       *queries
-	claims  group[*claim]
+	short   group[*short]
 	changes group[*change]
-	ends    group[*finish]
 	known   known
+	size    size
 	closed  atomic.Bool
 }
 
@@ -71,7 +71,7 @@ func (s *Store) Reserve(ctx context.Context, c idempotency.Claim) (idempotency.A
 		return idempotency.Answer{}, err
 	}
 	o := &claim{c: wholeClaim(c)}
-	if err := s.claims.submit(ctx, o); err != nil {
+	if err := s.short.submit(ctx, &short{claim: o}); err != nil {
 		return idempotency.Answer{}, s.explain(err)
 	}
 	if o.answered {
@@ -145,7 +145,7 @@ func (s *Store) End(ctx context.Context, r idempotency.Reservation, e idempotenc
 	}
 	e.Result = wholeResult(e.Result)
 	if o := s.finishing(r, e); o != nil {
-		if err := s.ends.submit(ctx, o); err != nil || o.ok {
+		if err := s.short.submit(ctx, &short{finish: o}); err != nil || o.ok {
 			return s.explain(err)
 		}
 	}
