@@ -14,9 +14,10 @@
 //
 // What a row that somebody has locked means:
 //
-//   - Reserve, where the record is held: its owner lives: InProgress. Where it
-//     is not (another process is claiming or sweeping it), Reserve tries again
-//     for a moment, and then says InProgress.
+//   - Reserve: a record with a live lease is InProgress at once, locked or not.
+//     Where the lease is over, or there is none, Reserve tries again for some
+//     30 ms (another process may be claiming or sweeping it), and then says
+//     InProgress: its owner lives.
 //   - Extend: attempts lock their own record FOR NO KEY UPDATE, and whoever
 //     takes a key away from its owner FOR UPDATE. A FOR KEY SHARE lock tells
 //     them apart: where it is granted, it is a transaction of the owner's that

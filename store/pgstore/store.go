@@ -93,11 +93,11 @@ func (s *Store) reserve(ctx context.Context, c idempotency.Claim) (idempotency.A
 			next, a = idempotency.Decide(prev, c, now)
 			return next, nil
 		},
-		// Whoever has locked a held record is its owner, or takes it over at
-		// this moment: either is in progress. What is not held is being
-		// claimed or swept: tried again for a moment.
+		// Whoever has locked a held record is its owner, or takes it over; what
+		// is not held is being claimed or swept: either is in progress. Another
+		// process's batch is over in a moment, and then the record says more.
 		held: func(prev idempotency.Record, now time.Time, tries int, _ bool) bool {
-			if prev.State == idempotency.Held && prev.Owner == c.Owner || prev.State != idempotency.Held && tries < claimTries {
+			if prev.State == idempotency.Held && prev.Owner == c.Owner || tries < claimTries {
 				return false
 			}
 			prev.AsOf = now
@@ -108,8 +108,9 @@ func (s *Store) reserve(ctx context.Context, c idempotency.Claim) (idempotency.A
 	return a, err
 }
 
-// claimTries is how often a claim looks at a record that is not held and
-// somebody has locked.
+// claimTries is how often a claim tries to lock a record, within some 30 ms,
+// before it says that it is in progress. (A record with a live lease is in
+// progress without any try.)
 const claimTries = 5
 
 // Extend implements idempotency.Store. Where a transaction of the attempt's
