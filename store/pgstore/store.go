@@ -97,7 +97,7 @@ func (s *Store) reserve(ctx context.Context, c idempotency.Claim) (idempotency.A
 		// is not held is being claimed or swept: either is in progress. Another
 		// process's batch is over in a moment, and then the record says more.
 		held: func(prev idempotency.Record, now time.Time, tries int, _ bool) bool {
-			if prev.State == idempotency.Held && prev.Owner == c.Owner || tries < claimTries {
+			if prev.State == idempotency.Held && prev.Owner == c.Owner || tries < lockTries {
 				return false
 			}
 			prev.AsOf = now
@@ -108,10 +108,10 @@ func (s *Store) reserve(ctx context.Context, c idempotency.Claim) (idempotency.A
 	return a, err
 }
 
-// claimTries is how often a claim tries to lock a record, within some 30 ms,
-// before it says that it is in progress. (A record with a live lease is in
-// progress without any try.)
-const claimTries = 5
+// lockTries is how often a claim or a heartbeat tries to lock a record, within
+// some 30 ms, before it says what a locked one means. (A record with a live
+// lease is in progress without any try.)
+const lockTries = 5
 
 // Extend implements idempotency.Store. Where a transaction of the attempt's
 // own holds the record, the lease stays as it is, and its stored end is
@@ -126,9 +126,11 @@ func (s *Store) Extend(ctx context.Context, r idempotency.Reservation, lease tim
 			end = next.LeaseEnd
 			return next, err
 		},
-		held: func(prev idempotency.Record, _ time.Time, _ int, shared bool) bool {
+		// Another process's batch is over in a moment; only a transaction of the
+		// attempt's own stays.
+		held: func(prev idempotency.Record, _ time.Time, tries int, shared bool) bool {
 			end = prev.LeaseEnd
-			return shared
+			return shared && tries >= lockTries
 		},
 	})
 	if err != nil {
