@@ -128,3 +128,11 @@ func explain(err error) error {
 func ended(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
+
+// Again reports whether a transaction of the handler's failed only because of
+// others (SQLSTATE 40001 or 40P01, also of Commit): it changed nothing. Roll it
+// back and run it again, a few times at most, from the fence on.
+func Again(err error) bool {
+	c := code(err)
+	return c == "40001" || c == "40P01"
+}
