@@ -14,7 +14,7 @@ import (
 // ErrClosed is the error of every operation after Close; nothing changed.
 var ErrClosed = errors.New("pgstore: the store is closed")
 
-// ErrLocked: somebody else's transaction has held the record for longer than
+// ErrLocked says that somebody else's transaction has held the record for longer than
 // Options.LockWait; nothing changed. Try again when it has ended.
 var ErrLocked = errors.New("pgstore: a transaction holds the record")
 
