@@ -122,9 +122,10 @@ func (s *Store) expire(ctx context.Context, keys []string) (removed int, err err
 
 // List implements idempotency.Keeper. It walks through the whole key space
 // with SCAN, some 10,000 keys per call at most, so a page may be empty though
-// there is a next one. A record that lives through the whole listing is listed;
-// it may be listed twice if Redis makes its table smaller meanwhile. The errors
-// are those of Filter.Validate, and one for a cursor that no page gave.
+// there is a next one. A record that lives through the whole listing is listed
+// once; if Redis makes its table smaller meanwhile, perhaps twice or not at
+// all. The errors are those of Filter.Validate, and one for a cursor that no
+// page gave.
 func (s *Store) List(ctx context.Context, f idempotency.Filter) (idempotency.Page, error) {
 	if err := f.Validate(); err != nil {
 		return idempotency.Page{}, err

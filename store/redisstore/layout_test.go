@@ -169,6 +169,13 @@ func TestSweepShrinksInRedis(t *testing.T) {
 // TestListWhileTheTableGrows: while it is listed, Redis's table becomes many
 // times larger; every record that was there is listed exactly once.
 func TestListWhileTheTableGrows(t *testing.T) {
+	for _, limit := range []int{1, 2, 3, 7} {
+		t.Run(fmt.Sprint("pages of ", limit), func(t *testing.T) { listWhileTheTableGrows(t, limit) })
+	}
+}
+
+func listWhileTheTableGrows(t *testing.T, limit int) {
+	t.Helper()
 	shared.Cli(t, "flushall")
 	s := open(t, "redis://"+shared.Addr, nil)
 	const n = 200
@@ -194,7 +201,7 @@ func TestListWhileTheTableGrows(t *testing.T) {
 	for _, r := range p.Records {
 		old[r.Key.ID] = 0
 	}
-	f := idempotency.Filter{Limit: 3}
+	f := idempotency.Filter{Limit: limit}
 	for page := 0; ; page++ {
 		p, err := s.List(t.Context(), f)
 		if err != nil {

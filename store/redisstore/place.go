@@ -94,15 +94,18 @@ func (p *place) beyond(next uint64) bool {
 	return len(p.parts) > 0 && order(next) > order(p.parts[0].end)
 }
 
-// left are the records of a piece that were not seen yet. Where a piece cannot
-// be told from what comes after it, it is taken as unseen.
+// left are the records of a piece that were not seen yet. The piece may begin
+// in a part that has no more records and end in a later one: then its records
+// are of that one.
 func (p *place) left(keys []string, next uint64) []foundRecord {
 	found := recordsIn(keys)
-	if len(p.parts) == 0 || p.beyond(next) {
-		return found
+	for _, x := range p.parts {
+		if order(next) <= order(x.end) {
+			i := sort.Search(len(found), func(i int) bool { return cmpID(found[i].id, x.after) > 0 })
+			return found[i:]
+		}
 	}
-	i := sort.Search(len(found), func(i int) bool { return cmpID(found[i].id, p.parts[0].after) > 0 })
-	return found[i:]
+	return found
 }
 
 // interrupt notes that of the piece up to next the IDs up to the given one

@@ -118,16 +118,40 @@ func (s *Store) takeApart(ctx context.Context, charges []ratelimit.Charge, group
 		}
 		s.refund(ctx, taken, undo)
 		for j := range groups {
-			if j != i {
-				if err := ask(&groups[j], false); err != nil {
-					return ratelimit.Decision{}, nil, err
-				}
+			if j == i {
+				continue
+			}
+			if err := ask(&groups[j], false); err != nil {
+				return ratelimit.Decision{}, nil, err
+			}
+			if err := s.repair(ctx, charges, &groups[j], d.Levels); err != nil {
+				return ratelimit.Decision{}, nil, err
 			}
 		}
 		return d, nil, nil
 	}
 	d.Taken = taken
 	return d, undo, nil
+}
+
+// repair asks a group in earnest that a look found to refuse: then a new rule,
+// or a clock that stepped back, has what it writes written, as in one call. What
+// passes after all is given back.
+func (s *Store) repair(ctx context.Context, charges []ratelimit.Charge, g *group, levels []ratelimit.Level) error {
+	refused := false
+	some := make([]ratelimit.Charge, len(g.from))
+	for i, at := range g.from {
+		some[i] = charges[at]
+		refused = refused || !levels[at].Allowed
+	}
+	if !refused {
+		return nil
+	}
+	d, undo, err := s.takeTogether(ctx, some, g.keys, true, true)
+	if err == nil && d.Allowed {
+		s.refund(ctx, d.Taken, undo)
+	}
+	return err
 }
 
 // refund gives back what was taken before a refusal or an error. A bucket that
