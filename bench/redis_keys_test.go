@@ -234,11 +234,12 @@ func BenchmarkRedisScripts(b *testing.B) {
 	log := func(quota int64, window time.Duration) ratelimit.Rule {
 		return ratelimit.Rule{Name: "log", Algorithm: ratelimit.SlidingWindowLog, Quota: quota, Window: window}
 	}
-	list := []struct {
+	type work struct {
 		name    string
 		prepare func(b *testing.B)
 		do      func(i int64) error
-	}{
+	}
+	list := []work{
 		{"empty", nil, func(int64) error {
 			return plain.Do(ctx, plain.B().Evalsha().Sha1(empty).Numkeys(1).Key("k").Build()).Error()
 		}},
@@ -273,30 +274,29 @@ func BenchmarkRedisScripts(b *testing.B) {
 		{"replay_200B", replay, replayed},
 	}
 	// The log is measured where it has most to do: full, with entries that
-	// leave all the time; and refusing, where it searches all of them.
+	// leave all the time; filled in one call; and refusing, where it searches.
 	for _, quota := range []int64{100, 1000, ratelimit.MaxLogQuota} {
-		rolling, full := log(quota, 50*time.Millisecond), log(quota, time.Hour)
-		list = append(list, struct {
-			name    string
-			prepare func(b *testing.B)
-			do      func(i int64) error
-		}{fmt.Sprintf("log_%d", quota), nil, func(int64) error {
-			_, err := st.Take(ctx, []ratelimit.Charge{{Rule: rolling, Subject: "s", Cost: 1}})
-			return err
-		}}, struct {
-			name    string
-			prepare func(b *testing.B)
-			do      func(i int64) error
-		}{fmt.Sprintf("log_%d_refused", quota), func(b *testing.B) {
-			for left := quota; left > 0; left -= min(left, 1000) {
-				if _, err := st.Take(ctx, []ratelimit.Charge{{Rule: full, Subject: "s", Cost: min(left, 1000)}}); err != nil {
-					b.Fatal(err)
+		rolling, brief, full := log(quota, 50*time.Millisecond), log(quota, time.Microsecond), log(quota, time.Hour)
+		take := func(r ratelimit.Rule, cost int64) (ratelimit.Decision, error) {
+			return st.Take(ctx, []ratelimit.Charge{{Rule: r, Subject: "s", Cost: cost}})
+		}
+		list = append(list,
+			work{fmt.Sprintf("log_%d", quota), nil, func(int64) error {
+				_, err := take(rolling, 1) // some pass
+				return err
+			}},
+			work{fmt.Sprintf("log_%d_at_once", quota), nil, func(int64) error {
+				_, err := take(brief, quota) // nearly all pass
+				return err
+			}},
+			work{fmt.Sprintf("log_%d_refused", quota), func(b *testing.B) {
+				if d, err := take(full, quota); err != nil || !d.Allowed {
+					b.Fatal(d.Allowed, err)
 				}
-			}
-		}, func(int64) error {
-			d, err := st.Take(ctx, []ratelimit.Charge{{Rule: full, Subject: "s", Cost: 1}})
-			return verdict(!d.Allowed, err)
-		}})
+			}, func(int64) error {
+				d, err := take(full, 1)
+				return verdict(!d.Allowed, err)
+			}})
 	}
 	for _, w := range list {
 		b.Run("impl="+w.name, func(b *testing.B) {

@@ -205,7 +205,8 @@ func calls(b *testing.B, n int, caller func() (do func(i int64) error)) float64 
 			for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
 				if err := do(i); err != nil {
 					failed.Add(1)
-					first.CompareAndSwap(nil, &err)
+					keep := err // only this one escapes to the heap
+					first.CompareAndSwap(nil, &keep)
 				}
 			}
 			done <- struct{}{}

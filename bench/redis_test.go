@@ -53,7 +53,7 @@ var redisLimiters = []redisLimiter{
 			}
 		}
 	}},
-	{"redis_rate", 32, func(tb testing.TB, s *redisServer, pool int) func() func(string) error {
+	{"redis_rate", 128, func(tb testing.TB, s *redisServer, pool int) func() func(string) error {
 		l := redis_rate.NewLimiter(s.goredis(tb, pool))
 		ctx := context.Background()
 		limit := redis_rate.PerSecond(perSecond)
@@ -62,7 +62,7 @@ var redisLimiters = []redisLimiter{
 			return verdict(err == nil && r.Allowed > 0, err)
 		})
 	}},
-	{"throttled", 32, func(tb testing.TB, s *redisServer, pool int) func() func(string) error {
+	{"throttled", 64, func(tb testing.TB, s *redisServer, pool int) func() func(string) error {
 		st, err := goredisstore.NewCtx(s.goredis(tb, pool), "throttled:")
 		if err != nil {
 			tb.Fatal(err)
