@@ -188,8 +188,15 @@ func newQueries(schema string) *queries {
 	q.putSteps = "INSERT INTO {s}escapement_steps (record,n,name,done,provider_key,provider_id,started,ended,answer) " +
 		"SELECT u.record,u.n,u.name,u.done<>0,u.provider_key,u.provider_id,nullif(u.started,0),nullif(u.ended,0),u.answer FROM " +
 		unnest(1, [][2]string{
-			{"record", "bytea"}, {"n", "bigint"}, {"name", "text"}, {"done", "bigint"}, {"provider_key", "text"},
-			{"provider_id", "text"}, {"started", "bigint"}, {"ended", "bigint"}, {"answer", "bytea"},
+			{"record", "bytea"},
+			{"n", "bigint"},
+			{"name", "text"},
+			{"done", "bigint"},
+			{"provider_key", "text"},
+			{"provider_id", "text"},
+			{"started", "bigint"},
+			{"ended", "bigint"},
+			{"answer", "bytea"},
 		}) + " ON CONFLICT (record,n) DO UPDATE SET name=excluded.name,done=excluded.done,provider_key=excluded.provider_key," +
 		"provider_id=excluded.provider_id,started=excluded.started,ended=excluded.ended,answer=excluded.answer"
 	q.dropSteps = "DELETE FROM {s}escapement_steps WHERE " + among("record")
@@ -344,17 +351,37 @@ func scalars(args []any) []any {
 // firstColumns are what a first claim's insert is given; all else of its record
 // is the same for every one of them. Its times count from the claim.
 var firstColumns = [][2]string{
-	{"id", "bytea"}, {"tenant", "text"}, {"prints", "text"}, {"owner", "bytea"}, {"method", "text"}, {"route", "text"},
-	{"trace", "text"}, {"lease", "bigint"}, {"retention", "bigint"}, {"remember", "bigint"}, {"quiet", "bigint"},
-	{"on_unknown", "bigint"}, {"lease_end", "bigint"}, {"keep_until", "bigint"},
+	{"id", "bytea"},
+	{"tenant", "text"},
+	{"prints", "text"},
+	{"owner", "bytea"},
+	{"method", "text"},
+	{"route", "text"},
+	{"trace", "text"},
+	{"lease", "bigint"},
+	{"retention", "bigint"},
+	{"remember", "bigint"},
+	{"quiet", "bigint"},
+	{"on_unknown", "bigint"},
+	{"lease_end", "bigint"},
+	{"keep_until", "bigint"},
 }
 
 // finishColumns are what the ending of a known record is given. Its times count
 // from the end; until is when the record expires, or 0.
 var finishColumns = [][2]string{
-	{"id", "bytea"}, {"owner", "bytea"}, {"revision", "bigint"}, {"until", "bigint"}, {"class", "bigint"},
-	{"status", "bigint"}, {"not_kept", "bigint"}, {"retry_window", "bigint"}, {"source", "bigint"},
-	{"window_end", "bigint"}, {"expires", "bigint"}, {"payload", "bytea"},
+	{"id", "bytea"},
+	{"owner", "bytea"},
+	{"revision", "bigint"},
+	{"until", "bigint"},
+	{"class", "bigint"},
+	{"status", "bigint"},
+	{"not_kept", "bigint"},
+	{"retry_window", "bigint"},
+	{"source", "bigint"},
+	{"window_end", "bigint"},
+	{"expires", "bigint"},
+	{"payload", "bytea"},
 }
 
 // insertMissing inserts the records whose keys are missing, in the order of
