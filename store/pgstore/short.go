@@ -121,7 +121,7 @@ func (s *Store) tryShort(batch []*short) error {
 	br := w.conn.SendBatch(context.Background(), &b)
 	if check {
 		var bytes int64
-		if err = br.QueryRow().Scan(nil, nil, nil, &bytes); err == nil {
+		if err = br.QueryRow().Scan(nil, nil, nil, nil, &bytes); err == nil {
 			s.size.saw(bytes)
 		}
 	}
