@@ -186,7 +186,7 @@ func (u *unit) lock(batch []*change) error {
 			return err
 		}
 		var at int64
-		if err := br.QueryRow().Scan(&at, nil, nil, nil, nil); err != nil {
+		if err := br.QueryRow().Scan(&at, nil, nil, nil, nil, nil); err != nil {
 			return err
 		}
 		u.now = timeOf(at)

@@ -94,7 +94,7 @@ func (s *Store) tryShort(batch []*short) error {
 	var b pgx.Batch
 	var rows []func(func(...any) error) error
 	var answers []func()
-	check := s.size.due()
+	check := len(batch) > 1 || s.size.due()
 	if check {
 		b.Queue(s.q.settings)
 	}
@@ -121,7 +121,7 @@ func (s *Store) tryShort(batch []*short) error {
 	br := w.conn.SendBatch(context.Background(), &b)
 	if check {
 		var bytes int64
-		if err = br.QueryRow().Scan(nil, nil, nil, &bytes); err == nil {
+		if err = br.QueryRow().Scan(nil, nil, nil, nil, &bytes); err == nil {
 			s.size.saw(bytes)
 		}
 	}
@@ -149,8 +149,10 @@ func (s *Store) tryShort(batch []*short) error {
 }
 
 // size knows whether the table is so large that the server makes no plan that
-// scans it; while it is not, every batch forbids such plans. It is looked at
-// again from time to time.
+// scans it for one key; while it is not, a batch of one forbids such plans. It is
+// looked at again from time to time. Larger batches always forbid them: they
+// join, and where most of a large table was deleted, and it was analyzed then, a
+// join may seem cheapest that reads the whole index for each batch.
 type size struct {
 	mu    sync.Mutex
 	large bool
