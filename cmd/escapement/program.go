@@ -46,8 +46,8 @@ type serveFlags struct {
 	Listen      string `placeholder:"ADDR" help:"Where clients connect (:8080)." env:"ESCAPEMENT_LISTEN"`
 	Admin       string `placeholder:"ADDR" help:"Where operators connect (127.0.0.1:8081)." env:"ESCAPEMENT_ADMIN"`
 	Tenant      string `placeholder:"SOURCE" help:"Who is calling: header:NAME, hash:NAME, cookie:NAME, const:NAME." env:"ESCAPEMENT_TENANT"`
-	Store       string `placeholder:"URL" help:"Where records are kept: sqlite:PATH (sqlite:./escapement.db), memory:." env:"ESCAPEMENT_STORE"`
-	Limiter     string `placeholder:"URL" help:"Where limits are kept: memory:." env:"ESCAPEMENT_LIMITER"`
+	Store       string `placeholder:"URL" help:"Where records are kept: sqlite:PATH (sqlite:./escapement.db), redis://HOST:PORT, redis+sentinel://…, redis+cluster://…, memory:." env:"ESCAPEMENT_STORE"`
+	Limiter     string `placeholder:"URL" help:"Where limits are kept: memory:, redis://HOST:PORT. Default: the store where that is Redis, else memory:." env:"ESCAPEMENT_LIMITER"`
 	Demo        bool   `help:"Bring a small orders API as the upstream, and a configuration for it."`
 	PrintConfig bool   `help:"Print the configuration that would be in force, and stop."`
 }

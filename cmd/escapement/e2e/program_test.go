@@ -48,6 +48,7 @@ type options struct {
 	settings string // in place of the tests' configuration
 	more     string // lines at its end
 	db       string // the store's file
+	store    string // its URL, in place of a file
 	dir      string // for configuration, store and temporary files
 }
 
@@ -67,7 +68,11 @@ func run(upstream string, o options) (*program, error) {
 	if o.killAt != "" {
 		binary, env = killProgram, append(env, "ESCAPEMENT_KILL_AT="+o.killAt)
 	}
-	return serve(binary, env, "-c", file, "--upstream", upstream, "--store", "sqlite:"+o.db)
+	store := o.store
+	if store == "" {
+		store = "sqlite:" + o.db
+	}
+	return serve(binary, env, "-c", file, "--upstream", upstream, "--store", store)
 }
 
 // serve starts a program and waits until it says that it is ready.

@@ -85,6 +85,21 @@ func (c *Config) Complete() error {
 			"an address on loopback, or a token", `admin: {token: "${ESCAPEMENT_ADMIN_TOKEN}"}`,
 			"--admin 127.0.0.1:8081, or -c FILE with admin: {token: …}")
 	}
+	if !c.Store.IsRedis() {
+		for _, t := range append([]Route{c.Default}, c.Routes...) {
+			if t.Confirm > 0 {
+				field := "idempotency"
+				if t.Pattern != "" {
+					field = join("idempotency.routes", t.Pattern)
+				}
+				f = append(f, Fault{
+					Place: c.at(field + ".confirm"), Field: field + ".confirm",
+					Problem: "the store is " + c.Store.String() + ", which has no replicas that could confirm a write", Want: "a store in Redis, or no such line",
+				})
+				break // the routes inherit it
+			}
+		}
+	}
 	return f.err()
 }
 

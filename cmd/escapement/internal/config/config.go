@@ -3,6 +3,7 @@ package config
 import (
 	"net/netip"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/escapement-dev/escapement/httpgate"
@@ -19,8 +20,9 @@ type Config struct {
 	TLS         TLS
 	Admin       Admin
 	Store       StoreURL
-	// Limiter is memory: in this version.
+	// Limiter is empty if it was not said; see [Config.LimiterURL].
 	Limiter StoreURL
+	Redis   Redis
 	// Secret makes keys' hashes. Empty: made once and kept in the store.
 	Secret      string
 	ProblemBase string
@@ -63,6 +65,39 @@ type Server struct {
 	Drain                 time.Duration
 }
 
+// Redis says how a store or a limiter in Redis is used.
+type Redis struct {
+	// Prefix stands in front of every key.
+	Prefix string
+	// LimitDeadline bounds a decision about limits, KeyDeadline a call about a
+	// key.
+	LimitDeadline, KeyDeadline time.Duration
+	// AllowEviction accepts a server that may forget keys.
+	AllowEviction bool
+	// Spread places records by their own hash, in a Cluster.
+	Spread bool
+}
+
+// LimiterURL is where limits are kept: by default, with the records where that
+// is Redis, else in memory.
+func (c *Config) LimiterURL() StoreURL {
+	switch {
+	case c.Limiter.Kind != "":
+		return c.Limiter
+	case c.Store.IsRedis():
+		return c.Store
+	}
+	return StoreURL{Kind: "memory"}
+}
+
+// Spread reports whether records are placed by their own hash: where the
+// configuration says so, and where there is only one tenant, whose records no
+// single node of a Cluster should hold.
+func (c *Config) Spread() bool {
+	one := len(c.Identity.Tenant) == 1 && strings.HasPrefix(c.Identity.Tenant[0].String(), "const:")
+	return c.Redis.Spread || one && (c.Store.IsCluster() || c.LimiterURL().IsCluster())
+}
+
 // Identity says who is calling.
 type Identity struct {
 	// Tenant is empty if it was not said.
@@ -92,6 +127,8 @@ type Route struct {
 	OnUnknown string
 	// RetryWindow is how long a temporary failure answers repeats.
 	RetryWindow time.Duration
+	// Confirm is how many replicas of Redis must have a write.
+	Confirm int64
 }
 
 // QuietTime is the time after an attempt's unknown end in which nobody touches
@@ -115,16 +152,22 @@ type Limit struct {
 	Cost   int64
 	// Charge is requests or executions.
 	Charge string
+	// OnUnavailable is what the limit does while its store is out of reach:
+	// local, open or closed.
+	OnUnavailable string
+	// LocalShare is the part of the limit that this process admits with local:
+	// above 0, at most 1.
+	LocalShare float64
 }
 
 // Default returns the configuration of an empty file.
 func Default() *Config {
 	return &Config{
-		Listen:  ":8080",
-		Admin:   Admin{Listen: "127.0.0.1:8081"},
-		Store:   StoreURL{Kind: "sqlite", Path: "./escapement.db"},
-		Limiter: StoreURL{Kind: "memory"},
-		Log:     Log{Format: "text", Level: "info"},
+		Listen: ":8080",
+		Admin:  Admin{Listen: "127.0.0.1:8081"},
+		Store:  StoreURL{Kind: "sqlite", Path: "./escapement.db"},
+		Redis:  Redis{LimitDeadline: 20 * time.Millisecond, KeyDeadline: 100 * time.Millisecond},
+		Log:    Log{Format: "text", Level: "info"},
 		Server: Server{
 			ReadHeader: 10 * time.Second, Idle: 2 * time.Minute,
 			MaxHeader: 64 << 10, MaxRequest: 100 << 20,

@@ -13,7 +13,7 @@ import (
 )
 
 func env(name string) (string, bool) {
-	v, ok := map[string]string{"PORT": "3000", "TOKEN": "a-token-of-the-admin", "EMPTY": "", "N": "7"}[name]
+	v, ok := map[string]string{"PORT": "3000", "TOKEN": "a-token-of-the-admin", "EMPTY": "", "N": "7", "REDIS_PASSWORD": "secret"}[name]
 	return v, ok
 }
 
@@ -79,7 +79,7 @@ idempotency:
   retryable: {window: 0s, after_window: run}
   upstream_key: client
   store_unavailable: refuse
-  confirm: 0
+  confirm: 2
   errors: problem
   routes:
     POST /v1/orders/{id}: {key: optional, fingerprint: {ignore: [], only: [/a~1b]}}
@@ -95,15 +95,26 @@ limits:
     charge: executions
     mode: enforce
     on_unavailable: local
-    local_share: 1
+    local_share: 0.25
     jitter: 0s
-  - {name: cost, rate: 100/h, burst: 20, cost: 20}
+  - {name: cost, rate: 100/h, burst: 20, cost: 20, on_unavailable: closed}
 plans: {}
 profiles: {}
 switch: []
-redis: {prefix: "", limit_deadline: 20ms, key_deadline: 100ms, allow_eviction: false, spread: false}
+redis: {prefix: "shop:", limit_deadline: 5ms, key_deadline: 1s, allow_eviction: true, spread: true}
 webhooks: {}
 `)
+	if want := (Redis{"shop:", 5 * time.Millisecond, time.Second, true, true}); c.Redis != want {
+		t.Errorf("redis: got %+v", c.Redis)
+	}
+	if c.Default.Confirm != 2 || c.Routes[0].Confirm != 2 {
+		t.Errorf("confirm: got %d and %d", c.Default.Confirm, c.Routes[0].Confirm)
+	}
+	for i, want := range []Limit{{OnUnavailable: "local", LocalShare: 1}, {OnUnavailable: "local", LocalShare: 0.25}, {OnUnavailable: "closed", LocalShare: 1}} {
+		if got := c.Limits[i]; got.OnUnavailable != want.OnUnavailable || got.LocalShare != want.LocalShare {
+			t.Errorf("limit %d: got %s, %v", i, got.OnUnavailable, got.LocalShare)
+		}
+	}
 	if got := c.Upstream.String(); got != "http://127.0.0.1:3000/base" {
 		t.Errorf("upstream %s", got)
 	}
@@ -166,6 +177,12 @@ store: "memory:"
 identity: {tenant: [hash:Authorization], user: header:X-User, ip: {trusted_proxies: [10.0.0.0/8]}, missing: {"header:X-R": refuse}}
 idempotency: {fingerprint: {only: [/a, "/b c"]}, quiet: 90s, routes: {"POST /o/{id}": {ttl: 36h, max_answer: 3KiB}, "h.example/x": {key: off}}}
 limits: [{name: a, by: [], rate: 7/90s, burst: 9, routes: ["GET /a/{b...}"]}, {name: b, algorithm: sliding_window_log, rate: 1/d}]
+`, `
+store: redis+cluster://a:1,b:2
+limiter: redis+sentinel://c,d/main/3?sentinel_user=x
+redis: {prefix: "a/b:", key_deadline: 250ms, allow_eviction: true}
+idempotency: {confirm: 1, routes: {POST /a: {confirm: 0}}}
+limits: [{name: a, rate: 1/s, on_unavailable: open}, {name: b, rate: 1/s, local_share: 0.125}]
 `} {
 		a := parse(t, s)
 		text := a.YAML()
@@ -212,6 +229,58 @@ func normal(h httpgate.Config) httpgate.Config {
 	return h
 }
 
+// Where limits are kept if nobody says so.
+func TestLimiterIsWhereTheStoreIs(t *testing.T) {
+	for _, tt := range []struct {
+		file, want string
+		spread     bool
+	}{
+		{"", "memory:", false},
+		{"store: 'memory:'", "memory:", false},
+		{"store: redis://u:p@h/1", "redis://h/1", false},
+		{"store: redis://h\nlimiter: 'memory:'", "memory:", false},
+		{"store: 'memory:'\nlimiter: rediss+sentinel://u:p@a:1,b/main?sentinel_password=x", "rediss+sentinel://a:1,b/main", false},
+		{"store: redis+cluster://h\nidentity: {tenant: const:a}", "redis+cluster://h", true},
+		{"store: redis+cluster://h\nidentity: {tenant: [header:X, const:a]}", "redis+cluster://h", false},
+		{"store: redis://h\nredis: {spread: true}", "redis://h", true},
+	} {
+		c := parse(t, tt.file)
+		if got := c.LimiterURL().String(); got != tt.want || c.Spread() != tt.spread {
+			t.Errorf("%s: %s, spread %v; want %s, %v", tt.file, got, c.Spread(), tt.want, tt.spread)
+		}
+	}
+}
+
+func TestPrintHidesPasswords(t *testing.T) {
+	text := parse(t, `
+store: rediss+sentinel://app:top%2Dsecret@a:1,b/main/2?sentinel_user=s&sentinel_password=other-secret
+limiter: redis://:third-secret@c
+`).YAML()
+	if strings.Contains(text, "-secret") || strings.Contains(text, "%2Dsecret") {
+		t.Errorf("a password is in\n%s", text)
+	}
+	for _, want := range []string{
+		`store: "rediss+sentinel://app:${ESCAPEMENT_STORE_PASSWORD}@a:1,b/main/2?sentinel_user=s&sentinel_password=${ESCAPEMENT_STORE_SENTINEL_PASSWORD}"`,
+		`limiter: "redis://:${ESCAPEMENT_LIMITER_PASSWORD}@c"`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("want %s in\n%s", want, text)
+		}
+	}
+}
+
+// Only Redis has replicas that can confirm.
+func TestConfirmNeedsRedis(t *testing.T) {
+	const file = "upstream: http://h\nidentity: {tenant: const:a}\nidempotency:\n  routes:\n    POST /a: {confirm: 1}\n"
+	err := parse(t, file).Complete()
+	if err == nil || !strings.Contains(err.Error(), "f.yaml:5:24: ") || !strings.Contains(err.Error(), "no replicas") {
+		t.Errorf("got %v", err)
+	}
+	if err := parse(t, file+"store: redis://h\n").Complete(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPrintHidesSecrets(t *testing.T) {
 	text := parse(t, "secret: 0123456789abcdef\nadmin: {token: fedcba9876543210}\n").YAML()
 	for _, s := range []string{"0123456789abcdef", "fedcba9876543210"} {
@@ -248,7 +317,7 @@ func TestOverrideAndComplete(t *testing.T) {
 	if c.Upstream.Host != "h" || c.Listen != ":1" || c.Admin.Listen != "127.0.0.1:2" || c.Identity.Tenant[0].String() != "const:me" || c.Store.Kind != "memory" {
 		t.Errorf("got %+v", c)
 	}
-	bad := Overrides{Upstream: "h", Listen: "1", Admin: "x", Tenant: "me", Store: "redis://x", Limiter: "postgres://x"}
+	bad := Overrides{Upstream: "h", Listen: "1", Admin: "x", Tenant: "me", Store: "redis://", Limiter: "postgres://x"}
 	err = c.Override(bad)
 	if !errors.As(err, &f) || len(f) != 6 {
 		t.Errorf("want 6 faults, got %v", err)

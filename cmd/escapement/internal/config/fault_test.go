@@ -78,7 +78,11 @@ func TestFaultsOfFiles(t *testing.T) {
 		{"problem_base_url: docs", []string{"1:19 not such a URL"}},
 		{"replay_drop: [a b]", []string{"1:15 not the name of a header field"}},
 		// Stores.
-		{"store: redis://x", []string{"1:8 redis:// is not in this version"}},
+		{"store: redis://", []string{"1:8 is not the URL of a Redis: the URL has no host"}},
+		{"store: redis://a,b", []string{"1:8 several hosts"}},
+		{"store: redis+sentinel://a", []string{"1:8 needs the name of the master"}},
+		{"store: redis+what://a", []string{"1:8 not known"}},
+		{"store: redis://u:p/w@h", []string{"1:8 escaped with %"}},
 		{"store: postgres://x", []string{"1:8 postgres:// is not in this version"}},
 		{"store: x.db", []string{"1:8 write: sqlite:x.db"}},
 		{"store: memory", []string{"1:8 write: memory:"}},
@@ -86,7 +90,8 @@ func TestFaultsOfFiles(t *testing.T) {
 		{`store: "sqlite:"`, []string{"1:8 not followed by a file's path"}},
 		{"store: sqlite:a?mode=ro", []string{"1:8 not followed by a file's path"}},
 		{"store: bolt:x", []string{`1:8 "bolt" is not a kind of store`}},
-		{"limiter: rediss://x", []string{"1:10 rediss:// is not in this version"}},
+		{"limiter: rediss://x/a", []string{"1:10 not a number"}},
+		{"limiter: postgres://x", []string{"1:10 postgres:// is not in this version"}},
 		{"limiter: sqlite:x", []string{"1:10 not kept in SQLite"}},
 		{"limiter: x", []string{"1:10 is not a limiter's URL"}},
 		// Identity.
@@ -146,6 +151,19 @@ func TestFaultsOfFiles(t *testing.T) {
 		{"limits: [{name: a, rate: 1/s, algorithm: sliding_window_log, burst: 2}]", []string{"1:69 no burst"}},
 		{"limits: [{name: a, rate: 9/s, algorithm: sliding_window_log, cost: 2}]", []string{"1:68 counts each request once"}},
 		{"limits: [{name: a, rate: 1/366d, burst: 1000000000}]", []string{"1:10 burst"}},
+		{"limits: [{name: a, rate: 1/s, on_unavailable: shut}]", []string{"1:47 none of its values"}},
+		{"limits: [{name: a, rate: 1/s, local_share: 0}]", []string{"1:44 above 0 and up to 1"}},
+		{"limits: [{name: a, rate: 1/s, local_share: 1.5}]", []string{"1:44 above 0 and up to 1"}},
+		{"limits: [{name: a, rate: 1/s, local_share: .nan}]", []string{"1:44 above 0 and up to 1"}},
+		{"limits: [{name: a, rate: 1/s, local_share: half}]", []string{"1:44 above 0 and up to 1"}},
+		{"limits: [{name: a, rate: 1/s, on_unavailable: open, local_share: 0.5}]", []string{"1:66 counts only with on_unavailable: local"}},
+		// Redis.
+		{"redis: {prefix: \"a{b}\"}", []string{"1:17 not such a prefix"}},
+		{"redis: {limit_deadline: 0s}", []string{"1:25 out of range"}},
+		{"redis: {key_deadline: 2m}", []string{"1:23 out of range"}},
+		{"redis: {allow_eviction: maybe}", []string{"1:25 true or false"}},
+		{"redis: {spred: true}", []string{"1:9 did you mean spread?"}},
+		{"idempotency: {confirm: two}", []string{"1:24 whole number from 0"}},
 		// Several at once, in the order of the file.
 		{"server: {drain: 1}\nlog: {format: x}\nfoo: 1", []string{"1:17 no unit", "2:15 none of its values", "3:1 no such field"}},
 	} {
@@ -179,16 +197,15 @@ func TestFaultsOfFiles(t *testing.T) {
 func TestNotInThisVersion(t *testing.T) {
 	for _, s := range []string{
 		"limit_headers: [x-ratelimit]", "cors: {origins: [https://a]}", "plans: {a: {}}", "profiles: {a: {}}",
-		"switch: [{to: a}]", "webhooks: {/a: {}}", "redis: {prefix: x}", "redis: {limit_deadline: 21ms}", "redis: {spread: true}",
+		"switch: [{to: a}]", "webhooks: {/a: {}}",
 		"identity: {plan: header:X}", "identity: {jwks: x}", "identity: {user: claim:sub}",
 		"idempotency: {mode: shadow}", "idempotency: {key: derived}", "idempotency: {derived_window: 61s}", "idempotency: {remember: 1d}",
 		"idempotency: {on_mismatch: 409}", "idempotency: {on_in_progress: wait}", "idempotency: {wait: 5s}",
 		"idempotency: {on_unknown: probe}", "idempotency: {on_unknown: fail}", "idempotency: {probe: {get: /x}}",
 		"idempotency: {outcomes: stripe_v1}", "idempotency: {retryable: {after_window: final}}", "idempotency: {upstream_key: scoped}",
-		"idempotency: {store_unavailable: execute}", "idempotency: {confirm: 1}", "idempotency: {errors: stripe}",
+		"idempotency: {store_unavailable: execute}", "idempotency: {errors: stripe}",
 		"limits: [{name: a, rate: 1/s, algorithm: concurrency}]", "limits: [{name: a, rate: 1/s, algorithm: sliding_window_counter}]",
 		"limits: [{name: a, rate: 1/s, max: 3}]", "limits: [{name: a, rate: 1/s, mode: shadow}]",
-		"limits: [{name: a, rate: 1/s, on_unavailable: open}]", "limits: [{name: a, rate: 1/s, local_share: 0.5}]",
 		"limits: [{name: a, rate: 1/s, jitter: 1s}]",
 	} {
 		_, err := Parse("f", []byte(s), env)

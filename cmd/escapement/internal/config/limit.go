@@ -72,13 +72,13 @@ func (r *reader) limits(v value, c *Config) {
 }
 
 func (r *reader) limit(v value) Limit {
-	l := Limit{Routes: []string{"/"}, By: []string{"api_key"}, Cost: 1, Charge: "requests"}
+	l := Limit{Routes: []string{"/"}, By: []string{"api_key"}, Cost: 1, Charge: "requests", OnUnavailable: "local", LocalShare: 1}
 	if k := sort(v.node); k != "a mapping" {
 		r.bad(v, "is "+k, "a mapping, such as {name: client, by: [api_key], rate: 10/s}", "")
 		return l
 	}
 	faults := len(r.faults)
-	algorithm, enforce, local := "token_bucket", "", ""
+	algorithm, enforce := "token_bucket", ""
 	r.fields(v, map[string]func(value){
 		"name":   func(v value) { r.limitName(v, &l.Rule.Name) },
 		"routes": func(v value) { r.limitRoutes(v, &l.Routes) },
@@ -100,8 +100,8 @@ func (r *reader) limit(v value) Limit {
 		},
 		"charge":         func(v value) { r.choice(v, []string{"requests", "executions"}, nil, &l.Charge) },
 		"mode":           func(v value) { r.choice(v, []string{"enforce"}, []string{"shadow"}, &enforce) },
-		"on_unavailable": func(v value) { r.choice(v, []string{"local"}, []string{"open", "closed"}, &local) },
-		"local_share":    func(v value) { r.only(v, "1") },
+		"on_unavailable": func(v value) { r.choice(v, []string{"local", "open", "closed"}, nil, &l.OnUnavailable) },
+		"local_share":    func(v value) { r.share(v, &l.LocalShare) },
 		"jitter":         func(v value) { r.onlyDuration(v, 0) },
 	})
 	if _, there := r.places[v.path+".name"]; !there {
@@ -109,6 +109,12 @@ func (r *reader) limit(v value) Limit {
 	}
 	if _, there := r.places[v.path+".rate"]; !there {
 		r.bad(v, "the limit has no rate", rateWant, "rate: 10/s")
+	}
+	if l.OnUnavailable != "local" && l.LocalShare != 1 {
+		r.fault(Fault{
+			Place: r.at(v.path + ".local_share"), Field: v.path + ".local_share",
+			Problem: "counts only with on_unavailable: local, and that is " + l.OnUnavailable, Want: "no such line",
+		})
 	}
 	if algorithm == "sliding_window_log" {
 		l.Rule.Algorithm = ratelimit.SlidingWindowLog
@@ -145,6 +151,21 @@ func (r *reader) limit(v value) Limit {
 		}
 	}
 	return l
+}
+
+// share reads a part of a limit.
+func (r *reader) share(v value, into *float64) {
+	const want = "a number above 0 and up to 1, such as 0.25 on four nodes"
+	t, ok := r.text(v, want)
+	if !ok {
+		return
+	}
+	f, err := strconv.ParseFloat(t.s, 64)
+	if err != nil || !(f >= 0.000001 && f <= 1) { // also what is no number
+		r.bad(v, fmt.Sprintf("%q is no such number", t.raw), want, "")
+		return
+	}
+	*into = f
 }
 
 func (r *reader) limitName(v value, into *string) {

@@ -27,8 +27,12 @@ func (c *Config) YAML() string {
 		p.line(0, "tls: %s", flow("cert", t.Cert, "key", t.Key))
 	}
 	p.line(0, "admin: %s", flow("listen", c.Admin.Listen, "token", hide(c.Admin.Token, "ESCAPEMENT_ADMIN_TOKEN")))
-	p.line(0, "store: %s", quote(c.Store.String()))
-	p.line(0, "limiter: %s", quote(c.Limiter.String()))
+	p.line(0, "store: %s", quote(c.Store.hidden("ESCAPEMENT_STORE")))
+	limiter, variable := c.LimiterURL(), "ESCAPEMENT_LIMITER"
+	if limiter == c.Store {
+		variable = "ESCAPEMENT_STORE"
+	}
+	p.line(0, "limiter: %s", quote(limiter.hidden(variable)))
 	if c.Secret != "" {
 		p.line(0, "secret: %s", quote(hide(c.Secret, "ESCAPEMENT_SECRET")))
 	}
@@ -41,6 +45,9 @@ func (c *Config) YAML() string {
 		"read_header", FormatDuration(s.ReadHeader), "idle", FormatDuration(s.Idle),
 		"max_header", FormatSize(s.MaxHeader), "max_request", FormatSize(s.MaxRequest),
 		"max_running", strconv.FormatInt(s.MaxRunning, 10), "drain", FormatDuration(s.Drain)))
+	d := c.Redis
+	p.line(0, "redis: {prefix: %s, limit_deadline: %s, key_deadline: %s, allow_eviction: %t, spread: %t}",
+		quote(d.Prefix), FormatDuration(d.LimitDeadline), FormatDuration(d.KeyDeadline), d.AllowEviction, d.Spread)
 	p.line(0, "replay_drop: %s", list(c.ReplayDrop))
 	p.identity(&c.Identity)
 	p.line(0, "idempotency:")
@@ -66,6 +73,10 @@ func (c *Config) YAML() string {
 		}
 		p.line(2, "cost: %d", l.Cost)
 		p.line(2, "charge: %s", l.Charge)
+		p.line(2, "on_unavailable: %s", l.OnUnavailable)
+		if l.OnUnavailable == "local" {
+			p.line(2, "local_share: %s", strconv.FormatFloat(l.LocalShare, 'g', -1, 64))
+		}
 	}
 	return p.b.String()
 }
@@ -120,6 +131,7 @@ func (p *printer) route(depth int, t Route) {
 	p.line(depth, "max_answer: %s", FormatSize(t.MaxAnswer))
 	p.line(depth, "on_unknown: %s", t.OnUnknown)
 	p.line(depth, "retryable: {window: %s}", FormatDuration(t.RetryWindow))
+	p.line(depth, "confirm: %d", t.Confirm)
 }
 
 // flow writes pairs of names and values as a flow mapping; empty values are

@@ -60,7 +60,7 @@ func (r *reader) route(v value, t *Route, defaults bool) (routes value) {
 		},
 		"upstream_key":      func(v value) { s := ""; r.choice(v, []string{"client"}, []string{"scoped", "none"}, &s) },
 		"store_unavailable": func(v value) { s := ""; r.choice(v, []string{"refuse"}, []string{"execute"}, &s) },
-		"confirm":           func(v value) { r.only(v, "0") },
+		"confirm":           func(v value) { r.number(v, 0, 100, &t.Confirm) },
 		"errors":            func(v value) { r.only(v, "problem") },
 	}
 	if defaults {

@@ -33,8 +33,8 @@ func (r *reader) config(v value, c *Config) {
 				"token":  func(v value) { r.secret(v, 16, &c.Admin.Token) },
 			})
 		},
-		"store":            func(v value) { r.store(v, ParseStore, &c.Store) },
-		"limiter":          func(v value) { r.store(v, ParseLimiter, &c.Limiter) },
+		"store":            func(v value) { r.store(v, storeWant, ParseStore, &c.Store) },
+		"limiter":          func(v value) { r.store(v, limiterWant, ParseLimiter, &c.Limiter) },
 		"secret":           func(v value) { r.secret(v, 16, &c.Secret) },
 		"problem_base_url": func(v value) { r.problemBase(v, &c.ProblemBase) },
 		"limit_headers":    r.limitHeaders,
@@ -53,7 +53,7 @@ func (r *reader) config(v value, c *Config) {
 		"plans":       r.empty,
 		"profiles":    r.empty,
 		"switch":      r.empty,
-		"redis":       r.redis,
+		"redis":       func(v value) { r.redis(v, &c.Redis) },
 		"webhooks":    r.empty,
 	})
 	// The routes come last: they inherit from everything around them.
@@ -74,15 +74,34 @@ func (r *reader) server(v value, s *Server) {
 	})
 }
 
-// redis accepts the defaults of a section that has no use in this version.
-func (r *reader) redis(v value) {
+func (r *reader) redis(v value, c *Redis) {
 	r.fields(v, map[string]func(value){
-		"prefix":         func(v value) { r.only(v, "") },
-		"limit_deadline": func(v value) { r.onlyDuration(v, 20*time.Millisecond) },
-		"key_deadline":   func(v value) { r.onlyDuration(v, 100*time.Millisecond) },
-		"allow_eviction": func(v value) { r.only(v, "false") },
-		"spread":         func(v value) { r.only(v, "false") },
+		"prefix":         func(v value) { r.prefix(v, &c.Prefix) },
+		"limit_deadline": func(v value) { r.duration(v, time.Millisecond, time.Minute, &c.LimitDeadline) },
+		"key_deadline":   func(v value) { r.duration(v, time.Millisecond, time.Minute, &c.KeyDeadline) },
+		"allow_eviction": func(v value) { r.truth(v, &c.AllowEviction) },
+		"spread":         func(v value) { r.truth(v, &c.Spread) },
 	})
+}
+
+// prefix reads what stands in front of every key of Redis. A brace would move
+// the hash tag of a Cluster.
+func (r *reader) prefix(v value, into *string) {
+	const want = "up to 64 of a-z, A-Z, 0-9 and - . _ @ = : /"
+	t, ok := r.text(v, want)
+	if !ok {
+		return
+	}
+	good := len(t.s) <= 64
+	for i := range len(t.s) {
+		c := t.s[i]
+		good = good && ('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._@=:/", c) >= 0)
+	}
+	if !good {
+		r.bad(v, fmt.Sprintf("%q is not such a prefix", t.raw), want, "")
+		return
+	}
+	*into = t.s
 }
 
 func (r *reader) limitHeaders(v value) {
@@ -209,8 +228,8 @@ func (r *reader) problemBase(v value, into *string) {
 	*into = strings.TrimRight(t.s, "/")
 }
 
-func (r *reader) store(v value, parse func(string) (StoreURL, *Fault), into *StoreURL) {
-	t, ok := r.text(v, storeWant)
+func (r *reader) store(v value, want string, parse func(string) (StoreURL, *Fault), into *StoreURL) {
+	t, ok := r.text(v, want)
 	if !ok {
 		return
 	}

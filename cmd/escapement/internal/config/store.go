@@ -3,20 +3,85 @@ package config
 import (
 	"fmt"
 	"strings"
+
+	"github.com/escapement-dev/escapement/store/redisstore"
 )
 
-const storeWant = "sqlite:PATH or memory:"
+const (
+	storeWant   = "sqlite:PATH, redis://HOST:PORT or memory:"
+	limiterWant = "redis://HOST:PORT or memory:"
+)
 
-// StoreURL says where records, or limits, are kept.
+// StoreURL says where records, or limits, are kept. Its zero value says
+// nothing.
 type StoreURL struct {
-	// Kind is memory or sqlite.
+	// Kind is memory, sqlite or redis.
 	Kind string
 	// Path is the file of sqlite.
 	Path string
+	// Address is the URL of redis, with its password: never print it.
+	Address string
 }
 
-// String returns the URL as it is written.
-func (u StoreURL) String() string { return u.Kind + ":" + u.Path }
+// IsRedis reports whether it is one of the forms of Redis.
+func (u StoreURL) IsRedis() bool { return u.Kind == "redis" }
+
+// IsCluster reports whether it is a Redis Cluster.
+func (u StoreURL) IsCluster() bool {
+	scheme, _, _ := strings.Cut(u.Address, "://")
+	return u.IsRedis() && strings.HasSuffix(scheme, "+cluster")
+}
+
+// String returns the URL as it is written, for Redis without users and
+// passwords.
+func (u StoreURL) String() string {
+	if !u.IsRedis() {
+		return u.Kind + ":" + u.Path
+	}
+	scheme, _, rest := u.parts()
+	rest, _, _ = strings.Cut(rest, "?")
+	return scheme + "://" + rest
+}
+
+// parts takes the URL of Redis apart: what is before ://, the user and
+// password before the @, and the rest. ParseURL has accepted it.
+func (u StoreURL) parts() (scheme, user, rest string) {
+	scheme, rest, _ = strings.Cut(u.Address, "://")
+	end := strings.IndexAny(rest, "/?")
+	if end < 0 {
+		end = len(rest)
+	}
+	if at := strings.LastIndexByte(rest[:end], '@'); at >= 0 {
+		user, rest = rest[:at], rest[at+1:]
+	}
+	return scheme, user, rest
+}
+
+// hidden is the URL with references to environment variables in the place of
+// its passwords.
+func (u StoreURL) hidden(variable string) string {
+	if !u.IsRedis() {
+		return u.String()
+	}
+	scheme, user, rest := u.parts()
+	if name, _, ok := strings.Cut(user, ":"); ok {
+		user = name + ":${" + variable + "_PASSWORD}"
+	}
+	if user != "" {
+		user += "@"
+	}
+	rest, query, ok := strings.Cut(rest, "?")
+	if ok {
+		pairs := strings.Split(query, "&")
+		for i, p := range pairs {
+			if name, _, _ := strings.Cut(p, "="); name == "sentinel_password" {
+				pairs[i] = name + "=${" + variable + "_SENTINEL_PASSWORD}"
+			}
+		}
+		rest += "?" + strings.Join(pairs, "&")
+	}
+	return scheme + "://" + user + rest
+}
 
 // ParseStore reads the URL of a store of records; the fault has no place.
 func ParseStore(s string) (StoreURL, *Fault) {
@@ -41,9 +106,10 @@ func ParseStore(s string) (StoreURL, *Fault) {
 			return StoreURL{}, &Fault{Problem: "sqlite: is not followed by a file's path", Want: "sqlite:PATH", Write: "sqlite:./escapement.db"}
 		}
 		return StoreURL{Kind: kind, Path: rest}, nil
-	}
-	if known(kind) {
-		return StoreURL{}, &Fault{Problem: fmt.Sprintf("%s %s", scheme(kind), later), Want: "", Write: "sqlite:PATH, or memory:"}
+	case isRedis(kind):
+		return parseRedis(s)
+	case isPostgres(kind):
+		return StoreURL{}, &Fault{Problem: kind + ":// " + later, Want: storeWant}
 	}
 	return StoreURL{}, &Fault{Problem: fmt.Sprintf("%q is not a kind of store", kind), Want: storeWant}
 }
@@ -54,23 +120,35 @@ func ParseLimiter(s string) (StoreURL, *Fault) {
 	switch {
 	case s == "memory:":
 		return StoreURL{Kind: "memory"}, nil
-	case known(kind):
-		return StoreURL{}, &Fault{Problem: fmt.Sprintf("%s %s", scheme(kind), later), Write: "memory:"}
+	case isRedis(kind):
+		return parseRedis(s)
+	case isPostgres(kind):
+		return StoreURL{}, &Fault{Problem: kind + ":// " + later, Want: limiterWant}
 	case kind == "sqlite":
-		return StoreURL{}, &Fault{Problem: "limits are not kept in SQLite: each request would wait for the disk", Write: "memory:"}
+		return StoreURL{}, &Fault{Problem: "limits are not kept in SQLite: each request would wait for the disk", Want: limiterWant}
 	case kind == "memory" && rest != "":
 		return StoreURL{}, &Fault{Problem: "memory: is followed by something", Write: "memory:"}
 	}
-	return StoreURL{}, &Fault{Problem: "is not a limiter's URL", Want: "memory:", Write: "memory:"}
+	return StoreURL{}, &Fault{Problem: "is not a limiter's URL", Want: limiterWant}
 }
 
-// known reports whether later versions have this kind of store.
-func known(kind string) bool {
-	switch kind {
-	case "redis", "rediss", "redis+sentinel", "redis+cluster", "postgres", "postgresql":
-		return true
+func isRedis(kind string) bool {
+	return kind == "redis" || kind == "rediss" || strings.HasPrefix(kind, "redis+") || strings.HasPrefix(kind, "rediss+")
+}
+
+func isPostgres(kind string) bool { return kind == "postgres" || kind == "postgresql" }
+
+func parseRedis(s string) (StoreURL, *Fault) {
+	const want = "redis://USER:PASSWORD@HOST:PORT/DB, redis+sentinel://HOST,HOST/MASTER or redis+cluster://HOST,HOST; rediss for TLS"
+	if _, err := redisstore.ParseURL(s); err != nil {
+		f := &Fault{Problem: "is not the URL of a Redis", Want: want}
+		// What a special character has moved out of the password is not shown.
+		if text := strings.TrimPrefix(err.Error(), "redisstore: "); !strings.Contains(s, "@") {
+			f.Problem += ": " + text
+		} else {
+			f.Problem += "; special characters of user and password are escaped with %, as in %40 for @"
+		}
+		return StoreURL{}, f
 	}
-	return false
+	return StoreURL{Kind: "redis", Address: s}, nil
 }
-
-func scheme(kind string) string { return kind + "://" }

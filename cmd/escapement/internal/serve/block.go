@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -28,8 +29,15 @@ func (s *Server) Block(w io.Writer) error {
 	fmt.Fprintf(t, "  admin\t%s (livez, readyz; %s)\n", address("http", s.AdminAddr()), tokenWord(c.Admin.Token))
 	fmt.Fprintf(t, "  upstream\t%s\n", c.Upstream)
 	fmt.Fprintf(t, "  tenant\t%s\n", sourceWords(c.Identity.Tenant))
-	fmt.Fprintf(t, "  records\t%s\n", recordsWord(c.Store))
+	fmt.Fprintf(t, "  records\t%s\n", recordsWord(c))
 	fmt.Fprintf(t, "  limits\t%s\n", limitsWord(c))
+	for _, rep := range s.stores.reports {
+		fmt.Fprintf(t, "  redis\t%s; deadlines: limits %s, keys %s\n", reportWord(rep),
+			config.FormatDuration(c.Redis.LimitDeadline), config.FormatDuration(c.Redis.KeyDeadline))
+	}
+	if c.LimiterURL().IsCluster() && len(c.Limits) > 0 {
+		fmt.Fprintf(t, "  cluster\t%s\n", clusterWord(c))
+	}
 	fmt.Fprintf(t, "  keys\t%s\n", routeWord("POST and PATCH elsewhere", c.Default))
 	for _, r := range c.Routes {
 		fmt.Fprintf(t, "  \t%s\n", routeWord(r.Pattern, r))
@@ -39,11 +47,16 @@ func (s *Server) Block(w io.Writer) error {
 		if i == 0 {
 			name = "rules"
 		}
-		fmt.Fprintf(t, "  %s\t%s\n", name, limitWord(l))
+		fmt.Fprintf(t, "  %s\t%s\n", name, limitWord(l, c.LimiterURL()))
 	}
 	if s.otherSecret {
 		fmt.Fprint(t, "  warning\tthe secret is not the one that this store was last used with: keys made with the other are not found, and a repeat of them runs again.\n"+
 			"  \tAll processes that share a store need one secret\n")
+	}
+	for _, rep := range s.stores.reports {
+		for _, text := range rep.Warnings {
+			fmt.Fprintf(t, "  warning\t%s\n", text)
+		}
 	}
 	if err := spoolable(); err != nil {
 		fmt.Fprintf(t, "  warning\tkeyed requests with a body over %d KiB will be answered 503, since it cannot be held in a temporary file: %v\n"+
@@ -91,7 +104,11 @@ func sourceWords(l httpgate.Sources) string {
 	return strings.Join(words, ", else ")
 }
 
-func recordsWord(u config.StoreURL) string {
+func recordsWord(c *config.Config) string {
+	u := c.Store
+	if u.IsRedis() {
+		return u.String() + " shared by all processes that name it" + prefixWord(c)
+	}
 	if u.Kind == "memory" {
 		return u.String() + " private to this process. LOST AT A RESTART: every key and every stored answer; a repeat after it runs again"
 	}
@@ -99,9 +116,39 @@ func recordsWord(u config.StoreURL) string {
 }
 
 func limitsWord(c *config.Config) string {
-	s := c.Limiter.String() + " private to this process: each process counts alone, and a restart fills every bucket"
-	if len(c.Limits) == 0 {
-		s = c.Limiter.String() + " no rules"
+	u := c.LimiterURL()
+	switch {
+	case len(c.Limits) == 0:
+		return u.String() + " no rules"
+	case u.IsRedis():
+		return u.String() + " shared by all processes that name it" + prefixWord(c)
+	}
+	return u.String() + " private to this process: each process counts alone, and a restart fills every bucket"
+}
+
+func prefixWord(c *config.Config) string {
+	if c.Redis.Prefix == "" {
+		return ""
+	}
+	return " and the prefix " + c.Redis.Prefix
+}
+
+// clusterWord says which limits of a Cluster do not lie with the key's record.
+func clusterWord(c *config.Config) string {
+	var first, with []string
+	for _, l := range c.Limits {
+		if !c.Spread() && slices.Contains(l.By, "tenant") {
+			with = append(with, l.Rule.Name)
+		} else {
+			first = append(first, l.Rule.Name)
+		}
+	}
+	s := "every limit lies with its tenant's records: one round trip"
+	if len(first) > 0 {
+		s = "asked first, each in a round trip of its own, and given back if a later one refuses: " + strings.Join(first, " ")
+	}
+	if len(first) > 0 && len(with) > 0 {
+		s += "; with the tenant's records: " + strings.Join(with, " ")
 	}
 	return s
 }
@@ -114,7 +161,7 @@ func routeWord(name string, r config.Route) string {
 		name, r.Key, strings.Join(r.Scope, "+"), config.FormatDuration(r.TTL), r.OnUnknown, config.FormatDuration(r.Timeout))
 }
 
-func limitWord(l config.Limit) string {
+func limitWord(l config.Limit, u config.StoreURL) string {
 	by := strings.Join(l.By, "+")
 	if by == "" {
 		by = "one bucket for all"
@@ -128,5 +175,15 @@ func limitWord(l config.Limit) string {
 	if l.Cost != 1 {
 		s += fmt.Sprintf(", cost %d", l.Cost)
 	}
-	return fmt.Sprintf("%s, %s, of %s on %s (%s)", s, by, l.Charge, strings.Join(l.Routes, " "), l.Rule.Algorithm)
+	s = fmt.Sprintf("%s, %s, of %s on %s (%s)", s, by, l.Charge, strings.Join(l.Routes, " "), l.Rule.Algorithm)
+	if !u.IsRedis() {
+		return s
+	}
+	s += "; Redis away: " + l.OnUnavailable
+	if l.OnUnavailable == "local" && l.LocalShare == 1 {
+		s += ", the whole limit in each process"
+	} else if l.OnUnavailable == "local" {
+		s += fmt.Sprintf(", %v of the limit in each process", l.LocalShare)
+	}
+	return s
 }

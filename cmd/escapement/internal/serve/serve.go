@@ -99,7 +99,7 @@ func Open(ctx context.Context, c *config.Config, version string, log *slog.Logge
 	if err := Check(c); err != nil {
 		return s, err
 	}
-	if s.stores, err = openStores(ctx, c); err != nil {
+	if s.stores, err = openStores(ctx, c, log); err != nil {
 		return s, err
 	}
 	handler, err := s.handler(ctx, upstreamTLS)
@@ -178,6 +178,12 @@ func (s *Server) handler(ctx context.Context, upstreamTLS *tls.Config) (http.Han
 	}
 	h := c.HTTP()
 	h.Gate, h.Hasher, h.Logger = s.gate, hasher, s.log
+	h.Keys.Policy.Records = s.stores.confirmed[c.Default.Confirm]
+	for _, t := range c.Routes {
+		p := h.Routes[t.Pattern]
+		p.Policy.Records = s.stores.confirmed[t.Confirm]
+		h.Routes[t.Pattern] = p
+	}
 	m, err := httpgate.New(h)
 	if err != nil {
 		return nil, &ConfigError{err}

@@ -5,12 +5,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/escapement-dev/escapement/cmd/escapement/internal/config"
 	"github.com/escapement-dev/escapement/idempotency"
 	"github.com/escapement-dev/escapement/ratelimit"
 	"github.com/escapement-dev/escapement/store/memstore"
+	"github.com/escapement-dev/escapement/store/redisstore"
 	"github.com/escapement-dev/escapement/store/sqlitestore"
 )
 
@@ -22,38 +24,62 @@ type records interface {
 	idempotency.Settings
 }
 
-// stores are the two stores of a server.
+// stores are the two stores of a server; they may be one.
 type stores struct {
 	records records
 	limits  ratelimit.Store
-	close   func() error
+	// confirmed are other ways to the records, by the number of replicas that
+	// must have a write.
+	confirmed map[int64]idempotency.Store
+	reports   []*redisstore.Report
+	closers   []func() error
 }
 
 const openTimeout = 30 * time.Second
 
-func openStores(ctx context.Context, c *config.Config) (*stores, error) {
+// openStores opens what c names. After an error nothing is left open.
+func openStores(ctx context.Context, c *config.Config, log *slog.Logger) (s *stores, err error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	limits, err := memstore.NewLimits(memstore.LimitsOptions{})
-	if err != nil {
-		return nil, err
+	s = &stores{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	if err := s.openRedis(ctx, c, log); err != nil {
+		return s, err
 	}
-	s := &stores{limits: limits, close: func() error { return nil }}
+	if s.limits == nil {
+		if s.limits, err = memstore.NewLimits(memstore.LimitsOptions{}); err != nil {
+			return s, err
+		}
+	}
 	switch c.Store.Kind {
+	case "redis":
 	case "memory":
 		if s.records, err = memstore.NewRecords(memstore.RecordsOptions{}); err != nil {
-			return nil, err
+			return s, err
 		}
 	case "sqlite":
 		db, err := sqlitestore.Open(ctx, c.Store.Path, sqlitestore.Options{})
 		if err != nil {
-			return nil, err
+			return s, err
 		}
-		s.records, s.close = db, db.Close
+		s.records, s.closers = db, append(s.closers, db.Close)
 	default:
-		return nil, fmt.Errorf("serve: %s is no store of this version", c.Store)
+		return s, fmt.Errorf("serve: %s is no store of this version", c.Store)
 	}
 	return s, nil
+}
+
+func (s *stores) close() error {
+	var errs []error
+	for _, f := range s.closers {
+		errs = append(errs, f())
+	}
+	s.closers = nil
+	return errors.Join(errs...)
 }
 
 // secretName is the setting that keeps the secret of the keys' hashes.
@@ -127,10 +153,11 @@ func recordsWork(s idempotency.Settings) func(context.Context) error {
 	}
 }
 
-// limitsWork looks at a bucket without charging it (a cost of 0).
+// limitsWork looks at a bucket without charging it (a cost of 0). A limiter that
+// is away and has a policy for that works.
 func limitsWork(s ratelimit.Store) func(context.Context) error {
 	return func(ctx context.Context) error {
-		_, err := s.Take(ctx, []ratelimit.Charge{{Rule: ratelimit.Rule{Name: "ready", Quota: 1, Window: time.Second}}})
+		_, err := s.Take(ctx, []ratelimit.Charge{{Rule: ratelimit.Rule{Name: readyRule, Quota: 1, Window: time.Second}}})
 		return err
 	}
 }

@@ -1,0 +1,176 @@
+package e2e
+
+import (
+	"net"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// redisServer is a real Redis in a process of its own.
+type redisServer struct {
+	*process
+	url  string
+	port string
+	dir  string
+	args []string
+}
+
+// startRedis starts a Redis on a free port, which writes each command to its
+// file before it answers. It ends with the test.
+func startRedis(t *testing.T, args ...string) *redisServer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &redisServer{url: "redis://" + address, port: port, dir: t.TempDir(), args: args}
+	s.revive(t)
+	t.Cleanup(func() { s.kill() })
+	return s
+}
+
+// revive starts the server on its data.
+func (s *redisServer) revive(t *testing.T) {
+	t.Helper()
+	p, _, err := launch("redis-server", append([]string{
+		"--port", s.port, "--bind", "127.0.0.1", "--dir", s.dir, "--save", "",
+		"--appendonly", "yes", "--appendfsync", "always", "--logfile", "",
+	}, s.args...), nil, `Ready to accept connections`)
+	if err != nil {
+		t.Fatalf("%v (is the Debian package redis-server installed?)", err)
+	}
+	s.process = p
+}
+
+// pause stops the process: its connections stay, and nothing answers.
+func (s *redisServer) pause(t *testing.T) { s.signal(t, syscall.SIGSTOP) }
+
+func (s *redisServer) resume(t *testing.T) { s.signal(t, syscall.SIGCONT) }
+
+func (s *redisServer) signal(t *testing.T, sig syscall.Signal) {
+	t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cli runs redis-cli against the server and returns what it prints.
+func (s *redisServer) cli(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("redis-cli", append([]string{"-p", s.port}, args...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("redis-cli %v: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// generous are deadlines that a busy machine keeps.
+const generous = "redis: {limit_deadline: 2s, key_deadline: 2s}\n"
+
+// startOn starts a program with its store in Redis, and its limits too.
+func startOn(t *testing.T, s *redisServer, upstream string, o options) *program {
+	t.Helper()
+	o.store = s.url
+	return start(t, upstream, o)
+}
+
+// The start-up block says what is shared, what can be lost, and what the limits
+// do while Redis is away; and nothing is in Redis in the clear but names.
+func TestRedisStartsAndSaysWhatItIs(t *testing.T) {
+	t.Parallel()
+	s, up := startRedis(t), startUpstream(t)
+	p := startOn(t, s, up, options{more: `
+redis: {prefix: "shop:"}
+limits:
+  - {name: wide, by: [tenant], rate: 1000/s, on_unavailable: closed}
+  - {name: keyed, by: [api_key], rate: 1000/s, charge: executions, local_share: 0.25}
+`})
+	block := p.stdout.String()
+	for _, want := range []string{
+		"records   " + s.url + " shared by all processes that name it and the prefix shop:",
+		"limits    " + s.url + " shared",
+		"Redis 7", "standalone, 1 server", "limits 20ms, keys 100ms",
+		"has no replica: while it is down, nothing is decided",
+		"Redis away: closed", "Redis away: local, 0.25 of the limit in each process",
+	} {
+		if !strings.Contains(block, want) {
+			t.Errorf("the block lacks %q:\n%s", want, block)
+		}
+	}
+	q := request{key: "client-secret", tenant: "acme", body: `{"item":"tea"}`, fields: map[string]string{"X-Api-Key": "key-secret"}}
+	first := q.send(p.url)
+	first.want(t, 201, "")
+	if again := q.send(p.url); !again.same(first) || !again.replayed() {
+		t.Errorf("the repeat gets %v (replayed %v)", again, again.replayed())
+	}
+	keys := s.cli(t, "--scan")
+	for _, line := range strings.Fields(keys) {
+		if !strings.HasPrefix(line, "shop:") || strings.Contains(line, "-secret") {
+			t.Errorf("the key %q", line)
+		}
+	}
+	for _, want := range []string{"shop:tenant:{acme}:idem:", "shop:tenant:{acme}:rate:wide:", "shop:rate:{keyed:"} {
+		if !strings.Contains(keys, want) {
+			t.Errorf("no key begins with %s:\n%s", want, keys)
+		}
+	}
+	if err := p.terminate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A Redis that evicts is no place for keys, unless somebody says so.
+func TestRedisThatEvictsIsRefused(t *testing.T) {
+	t.Parallel()
+	s, up := startRedis(t, "--maxmemory-policy", "allkeys-lru"), startUpstream(t)
+	if _, err := run(up, options{dir: t.TempDir(), store: s.url}); err == nil ||
+		!strings.Contains(err.Error(), "exit status 2") || !strings.Contains(err.Error(), "allow_eviction") {
+		t.Errorf("the start on a Redis that evicts: %v", err)
+	}
+	p := startOn(t, s, up, options{more: "redis: {allow_eviction: true}\n"})
+	if block := p.stdout.String(); !strings.Contains(block, "forgets keys, and operations run again") {
+		t.Errorf("no warning in\n%s", block)
+	}
+	// For limits alone it is a warning.
+	p = start(t, up, options{more: "limiter: " + s.url + "\nlimits: [{name: a, rate: 10/s}]\n"})
+	if block := p.stdout.String(); !strings.Contains(block, "a bucket that it evicts is full again") {
+		t.Errorf("no warning in\n%s", block)
+	}
+}
+
+// A key whose claim no replica can confirm runs nothing, and is free again.
+func TestRedisConfirm(t *testing.T) {
+	t.Parallel()
+	s, up := startRedis(t), startUpstream(t)
+	replica := startRedis(t, "--replicaof", "127.0.0.1 "+s.port)
+	if !soon(func() bool { return strings.Contains(s.cli(t, "info", "replication"), "state=online") }) {
+		t.Fatal("the replica does not come")
+	}
+	p := startOn(t, s, up, options{
+		settings: strings.Replace(settings, "POST /v1/orders: {", "POST /v1/orders: {confirm: 1, ", 1),
+		more:     "redis: {key_deadline: 2s}\n",
+	})
+	q := request{key: "confirmed", body: `{"item":"tea"}`}
+	q.send(p.url).want(t, 201, "")
+	replica.pause(t)
+	lost := request{key: "not-confirmed", body: `{"item":"tea"}`}
+	lost.send(p.url).want(t, 503, "store-unavailable")
+	request{path: "/v1/notes", key: "not-confirmed", body: `{"note":"n"}`}.send(p.url).want(t, 201, "")
+	replica.resume(t)
+	if !soon(func() bool { return lost.send(p.url).status == 201 }) {
+		t.Error("the key is not free again")
+	}
+	if c := mustCount(t, up, "orders"); c != (counts{2, 2}) {
+		t.Errorf("the upstream says %+v, want two orders of two POSTs", c)
+	}
+}

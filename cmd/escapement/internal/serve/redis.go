@@ -1,0 +1,288 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/escapement-dev/escapement"
+	"github.com/escapement-dev/escapement/cmd/escapement/internal/config"
+	"github.com/escapement-dev/escapement/httpgate"
+	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/ratelimit"
+	"github.com/escapement-dev/escapement/store/memstore"
+	"github.com/escapement-dev/escapement/store/redisstore"
+)
+
+// openRedis opens one Redis and has its settings looked at.
+func openRedis(ctx context.Context, c *config.Config, u config.StoreURL, keepsRecords bool) (*redisstore.Store, *redisstore.Report, error) {
+	s, err := redisstore.Open(u.Address, redisstore.Options{
+		Prefix:        c.Redis.Prefix,
+		TenantOf:      httpgate.TenantOf(c.HTTP().Limits),
+		Spread:        c.Spread(),
+		AllowEviction: c.Redis.AllowEviction || !keepsRecords,
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", u, err)
+	}
+	rep, err := s.Check(ctx)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("%s: %w", u, err), s.Close())
+		if errors.Is(err, redisstore.ErrSettings) {
+			err = &ConfigError{err}
+		}
+		return nil, nil, err
+	}
+	if !keepsRecords {
+		rep.Warnings = nil
+		for _, n := range rep.Nodes {
+			if n.Role == "master" && n.Eviction != "" && n.Eviction != "noeviction" {
+				rep.Warnings = append(rep.Warnings, fmt.Sprintf("%s has maxmemory-policy %s: a bucket that it evicts is full again", n.Addr, n.Eviction))
+			}
+		}
+	}
+	return s, &rep, nil
+}
+
+// openRedis opens what is in Redis; one connection where both are in one.
+func (s *stores) openRedis(ctx context.Context, c *config.Config, log *slog.Logger) error {
+	limiter := c.LimiterURL()
+	var keys *redisRecords
+	var shared *redisstore.Store
+	if c.Store.IsRedis() {
+		store, rep, err := openRedis(ctx, c, c.Store, true)
+		if err != nil {
+			return err
+		}
+		s.closers, s.reports, shared = append(s.closers, store.Close), append(s.reports, rep), store
+		keys = &redisRecords{records: store, deadline: c.Redis.KeyDeadline, breaker: newBreaker(log)}
+		s.records = keys
+		if s.confirmed, err = confirmed(c, store, keys, log); err != nil {
+			return err
+		}
+	}
+	if !limiter.IsRedis() {
+		return nil
+	}
+	store := shared
+	if limiter != c.Store {
+		var rep *redisstore.Report
+		var err error
+		if store, rep, err = openRedis(ctx, c, limiter, false); err != nil {
+			return err
+		}
+		s.closers, s.reports = append(s.closers, store.Close), append(s.reports, rep)
+	}
+	cached, err := store.Cached(redisstore.DenyCacheOptions{})
+	if err != nil {
+		return err
+	}
+	local, err := memstore.NewLimits(memstore.LimitsOptions{})
+	if err != nil {
+		return err
+	}
+	policies := fallbacks(c)
+	guard, err := redisstore.NewGuard(cached, redisstore.GuardOptions{
+		Deadline: c.Redis.LimitDeadline, Local: local,
+		Fallback: func(rule string) redisstore.Fallback { return policies[rule] },
+		OnState: func(away bool) {
+			if away {
+				log.Warn("the limiter is away: each limit is decided by its on_unavailable")
+			} else {
+				log.Info("the limiter is back")
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	s.limits = guard
+	if store == shared {
+		both := &redisBoth{redisRecords: keys, Guard: guard, cached: cached, policies: policies}
+		s.records, s.limits = both, both
+	}
+	return nil
+}
+
+// readyRule is the rule by which /readyz looks at the limiter. While that is
+// away it is closed if any limit is.
+const readyRule = "escapement-readyz"
+
+// fallbacks are the policies of the rules.
+func fallbacks(c *config.Config) map[string]redisstore.Fallback {
+	on := map[string]redisstore.OnUnavailable{"local": redisstore.OnLocal, "open": redisstore.OnOpen, "closed": redisstore.OnClosed}
+	list := map[string]redisstore.Fallback{readyRule: {On: redisstore.OnOpen}}
+	for _, l := range c.Limits {
+		list[l.Rule.Name] = redisstore.Fallback{On: on[l.OnUnavailable], Share: l.LocalShare}
+		if l.OnUnavailable == "closed" {
+			list[readyRule] = redisstore.Fallback{On: redisstore.OnClosed}
+		}
+	}
+	return list
+}
+
+// confirmed are the ways to the records that wait for replicas, by their
+// number.
+func confirmed(c *config.Config, s *redisstore.Store, keys *redisRecords, log *slog.Logger) (map[int64]idempotency.Store, error) {
+	list := map[int64]idempotency.Store{}
+	for _, t := range append([]config.Route{c.Default}, c.Routes...) {
+		if t.Confirm == 0 || list[t.Confirm] != nil {
+			continue
+		}
+		way, err := s.Confirmed(int(t.Confirm), max(c.Redis.KeyDeadline/2, time.Millisecond))
+		if err != nil {
+			return nil, err
+		}
+		list[t.Confirm] = &confirming{
+			redisRecords: &redisRecords{records: way, deadline: keys.deadline, breaker: keys.breaker},
+			short:        way.Unconfirmed, replicas: t.Confirm, log: log,
+		}
+	}
+	return list, nil
+}
+
+// breaker spares callers the waiting while Redis is away: after some failures
+// in a row a key is refused at once, but for one call now and then that tries.
+type breaker = gobreaker.TwoStepCircuitBreaker[struct{}]
+
+func newBreaker(log *slog.Logger) *breaker {
+	return gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Timeout: redisstore.DefaultPause, MaxRequests: 1,
+		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= redisstore.DefaultTrip },
+		IsSuccessful: func(err error) bool { return !errors.Is(err, redisstore.ErrUnavailable) },
+		IsExcluded:   func(err error) bool { return errors.Is(err, context.Canceled) }, // a caller that gave up
+		OnStateChange: func(_ string, from, to gobreaker.State) {
+			if from == gobreaker.StateClosed {
+				log.Warn("the store of records is away: keyed requests are refused at once, but for one now and then that tries")
+			} else if to == gobreaker.StateClosed {
+				log.Info("the store of records is back")
+			}
+		},
+	})
+}
+
+// bodyRate is how fast a body goes to Redis at least, per byte: 10 MB/s.
+const bodyRate = 100 * time.Nanosecond
+
+// redisRecords are records in Redis whose calls have a deadline.
+type redisRecords struct {
+	records
+	deadline time.Duration
+	breaker  *breaker
+}
+
+// ask makes a call that a client waits for and that nothing depends on yet.
+func (r *redisRecords) ask(ctx context.Context, call func(context.Context) error) error {
+	done, err := r.breaker.Allow()
+	if err != nil {
+		return fmt.Errorf("%w: it has failed several times in a row (%w)", idempotency.ErrNotSent, err)
+	}
+	mine, cancel := context.WithTimeout(ctx, r.deadline)
+	defer cancel()
+	err = call(mine)
+	done(err)
+	return err
+}
+
+// Reserve implements idempotency.Store.
+func (r *redisRecords) Reserve(ctx context.Context, c idempotency.Claim) (a idempotency.Answer, err error) {
+	err = r.ask(ctx, func(ctx context.Context) error { a, err = r.records.Reserve(ctx, c); return err })
+	return a, err
+}
+
+// Lookup implements idempotency.Store.
+func (r *redisRecords) Lookup(ctx context.Context, k idempotency.Key) (rec idempotency.Record, err error) {
+	err = r.ask(ctx, func(ctx context.Context) error { rec, err = r.records.Lookup(ctx, k); return err })
+	return rec, err
+}
+
+// Extend implements idempotency.Store.
+func (r *redisRecords) Extend(ctx context.Context, res idempotency.Reservation, lease time.Duration) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.deadline)
+	defer cancel()
+	return r.records.Extend(ctx, res, lease)
+}
+
+// End implements idempotency.Store.
+func (r *redisRecords) End(ctx context.Context, res idempotency.Reservation, e idempotency.Ending) error {
+	ctx, cancel := context.WithTimeout(ctx, r.deadline+time.Duration(len(e.Result.Payload))*bodyRate)
+	defer cancel()
+	return r.records.End(ctx, res, e)
+}
+
+// confirming are records of which replicas must have each write.
+type confirming struct {
+	*redisRecords
+	short    func() int64
+	told     atomic.Int64
+	replicas int64
+	log      *slog.Logger
+}
+
+// End implements idempotency.Store.
+func (c *confirming) End(ctx context.Context, res idempotency.Reservation, e idempotency.Ending) error {
+	err := c.redisRecords.End(ctx, res, e)
+	if n := c.short(); n != c.told.Swap(n) {
+		c.log.Warn("replicas did not confirm a write in time", slog.Int64("want", c.replicas), slog.Int64("so_far", n))
+	}
+	return err
+}
+
+// redisBoth keeps records and limits in one Redis.
+type redisBoth struct {
+	*redisRecords
+	*redisstore.Guard
+	cached   *redisstore.Cached
+	policies map[string]redisstore.Fallback
+}
+
+var _ escapement.Admitter = (*redisBoth)(nil)
+
+// Admit implements escapement.Admitter. While Redis is away nothing with a key
+// is executed, whatever a limit's policy: only the answer is that of a limit
+// that is closed.
+func (b *redisBoth) Admit(ctx context.Context, requests, executions []ratelimit.Charge, c idempotency.Claim) (d ratelimit.Decision, a idempotency.Answer, err error) {
+	err = b.ask(ctx, func(ctx context.Context) error {
+		d, a, err = b.cached.Admit(ctx, requests, executions, c)
+		return err
+	})
+	switch {
+	case err == nil:
+		if d.Allowed {
+			all := slices.Concat(requests, executions)
+			b.Warm(ctx, all[:min(len(d.Levels), len(all))])
+		}
+	case errors.Is(err, redisstore.ErrBusy):
+		err = fmt.Errorf("%w: %w", escapement.ErrLimits, err)
+	case errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, idempotency.ErrNotSent):
+		for i := range requests {
+			if name := requests[i].Rule.Name; b.policies[name].On == redisstore.OnClosed {
+				err = fmt.Errorf("%w: limit %q is closed while its store is away: %w", escapement.ErrLimits, name, err)
+				break
+			}
+		}
+	}
+	return d, a, err
+}
+
+// reportWord is a Redis in a few words.
+func reportWord(rep *redisstore.Report) string {
+	var versions []string
+	for _, n := range rep.Nodes {
+		if !slices.Contains(versions, n.Version) {
+			versions = append(versions, n.Version)
+		}
+	}
+	nodes := "1 server"
+	if n := len(rep.Nodes); n != 1 {
+		nodes = fmt.Sprintf("%d servers", n)
+	}
+	return fmt.Sprintf("Redis %s, %s, %s", strings.Join(versions, " and "), rep.Mode, nodes)
+}
