@@ -7,7 +7,6 @@
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -133,8 +132,13 @@ func compare(program string, rounds, seconds, conns int) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
+	var children []*exec.Cmd
+	defer func() {
+		for _, c := range children {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		}
+	}()
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -142,9 +146,13 @@ func compare(program string, rounds, seconds, conns int) error {
 	up := "http://" + free()
 	bareAddr := free()
 	start := func(name string, arg ...string) error {
-		c := exec.CommandContext(ctx, name, arg...)
+		c := exec.Command(name, arg...)
 		c.Stderr = os.Stderr
-		return c.Start()
+		if err := c.Start(); err != nil {
+			return err
+		}
+		children = append(children, c)
+		return nil
 	}
 	if err := start(self, "upstream", strings.TrimPrefix(up, "http://")); err != nil {
 		return err

@@ -32,6 +32,7 @@ var allowed = []struct {
 	{dir: "httpgate", only: []string{".", "idempotency", "ratelimit"}, third: []string{"github.com/dunglas/httpsfv", "github.com/klauspost/compress"}, reason: "HTTP stands on the Gate, and on no store"},
 	{dir: "store/memstore", only: []string{"idempotency", "ratelimit"}, tests: true, reason: "a store imports the grounds and nothing else of ours"},
 	{dir: "store/sqlitestore", only: []string{"idempotency"}, third: []string{"modernc.org/sqlite"}, reason: "a store imports the grounds and nothing else of ours"},
+	{dir: "store/pgstore", only: []string{"idempotency", "ratelimit"}, third: []string{"github.com/jackc/pgx/v5"}, reason: "a store imports the grounds and nothing else of ours"},
 	{dir: "store/redisstore", only: []string{"idempotency", "ratelimit"}, third: []string{"github.com/redis/rueidis", "github.com/sony/gobreaker"}, reason: "a store imports the grounds and nothing else of ours"},
 	{dir: "store/storetest", only: []string{"idempotency", "ratelimit"}, third: []string{"pgregory.net/rapid", "github.com/anishathalye/porcupine"}, reason: "the suite must not know any store"},
 	{dir: "cmd/escapement/internal/config", only: []string{".", "httpgate", "idempotency", "ratelimit", "store/redisstore"}, third: []string{"github.com/goccy/go-yaml"}, reason: "the configuration is read without opening anything"},

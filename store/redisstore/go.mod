@@ -12,6 +12,6 @@ require (
 
 require (
 	github.com/anishathalye/porcupine v1.3.1 // indirect
-	golang.org/x/sys v0.47.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
 	pgregory.net/rapid v1.3.0 // indirect
 )

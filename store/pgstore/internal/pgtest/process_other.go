@@ -1,0 +1,20 @@
+//go:build unix && !linux
+
+package pgtest
+
+import "syscall"
+
+func attributes(cred *syscall.Credential) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Credential: cred, Setpgid: true}
+}
+
+func run(p *process) error {
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	return nil
+}

@@ -1,0 +1,269 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/store/pgstore/internal/pgtest"
+	"github.com/escapement-dev/escapement/store/storetest"
+)
+
+// The two statements that say a part of the rule in SQL (a first claim, and the
+// end of a known record) leave what the rule itself leaves, to the last field,
+// alone and in batches.
+func TestShortWaysFollowTheRule(t *testing.T) {
+	ctx := context.Background()
+	server := pgtest.Shared(t)
+	clock := storetest.NewClock()
+	s := openStore(t, server.URL(), Options{Schema: migrated(t, server), Now: clock.Now})
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	stored := func(k idempotency.Key) idempotency.Record {
+		_, rec, found, err := readOne(ctx, pooled{s.pool}, s.q.readOne, k.ID, s.now())
+		if err != nil || !found {
+			t.Fatalf("the record is not there: %v", err)
+		}
+		return rec
+	}
+	same := func(what string, got, want idempotency.Record) {
+		t.Helper()
+		want.AsOf = time.Time{}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("%s (seed %d):\n got %+v\nwant %+v", what, seed, got, want)
+		}
+	}
+	for round := range 60 {
+		size := 1 + round%2*(1+rnd.IntN(6))
+		var reserves, endings []*short
+		var claims []idempotency.Claim
+		for range size {
+			c := newClaim(newKey())
+			c.Terms = idempotency.Terms{
+				Lease: time.Duration(1+rnd.IntN(1e6)) * time.Microsecond, Retention: time.Duration(1+rnd.IntN(1e9)) * time.Microsecond,
+				Remember: time.Duration(rnd.IntN(2)) * time.Hour, Quiet: time.Duration(rnd.IntN(1e6)) * time.Microsecond,
+				OnUnknown: idempotency.OnUnknown(rnd.IntN(4)),
+			}
+			for i := range rnd.IntN(3) {
+				c.Prints = append(c.Prints, idempotency.Fingerprint{Tag: fmt.Sprintf("tag %d", i), Sum: [32]byte{byte(i)}})
+			}
+			c.Origin.Route = []string{"", "POST /v1/orders", "nul \x00 and \xff", "\\x:"}[rnd.IntN(4)]
+			claims = append(claims, c)
+			reserves = append(reserves, &short{claim: &claim{c: c}})
+		}
+		now := clock.Now()
+		s.runShort(reserves)
+		clock.Set(now.Add(time.Duration(rnd.IntN(2e6)-5e5) * time.Microsecond))
+		later := clock.Now()
+		var ends []idempotency.Ending
+		var records []idempotency.Record
+		var reservations []idempotency.Reservation
+		for i, o := range reserves {
+			if o.err != nil || !o.claim.answered {
+				t.Fatalf("a new key is not claimed: %v", o.err)
+			}
+			rec, a := idempotency.Decide(idempotency.Record{}, claims[i], now)
+			if !reflect.DeepEqual(a, o.claim.answer) {
+				t.Fatalf("the answer differs (seed %d): %+v, want %+v", seed, o.claim.answer, a)
+			}
+			same("a first claim", stored(claims[i].Key), rec)
+			res := idempotency.Result{
+				Class: idempotency.Class(1 + rnd.IntN(3)), Status: rnd.IntN(600), By: idempotency.Source(rnd.IntN(4)),
+				Payload: []byte(strings.Repeat("p", rnd.IntN(3))), NotKept: rnd.IntN(2) == 0,
+			}
+			if res.NotKept || len(res.Payload) == 0 {
+				res.Payload = nil
+			}
+			if res.Class == idempotency.FailedRetryable {
+				res.Window = time.Duration(rnd.IntN(3)) * time.Hour
+			}
+			e := idempotency.Done(res)
+			f := s.finishing(a.Reservation, e)
+			if f == nil {
+				t.Fatalf("the end of a record that was just claimed has no short way (seed %d)", seed)
+			}
+			reservations = append(reservations, a.Reservation)
+			ends, records, endings = append(ends, e), append(records, rec), append(endings, &short{finish: f})
+		}
+		s.runShort(endings)
+		for i, o := range endings {
+			next, err := idempotency.Finish(records[i], reservations[i], ends[i], later)
+			if fenced := err != nil; o.err != nil || fenced == o.finish.ok {
+				t.Fatalf("the short end is %v, %v; the rule says %v (seed %d)", o.finish.ok, o.err, err, seed)
+			}
+			if err == nil {
+				same("an end", stored(claims[i].Key), next)
+			}
+		}
+	}
+}
+
+// A plan that is made for a small table, and kept while it grows, looks every
+// key up in the index.
+func TestKeptPlansGoByTheIndex(t *testing.T) {
+	ctx := context.Background()
+	server := pgtest.Shared(t)
+	schema := migrated(t, server)
+	s := openStore(t, server.URL(), Options{Schema: schema})
+	claims := func(n int) []any {
+		var list []*claim
+		for range n {
+			list = append(list, &claim{c: newClaim(newKey())})
+		}
+		return s.newClaims(list).args
+	}
+	ends := func(n int) []any {
+		var list []*finish
+		for range n {
+			r := start(t, s, newClaim(newKey()))
+			list = append(list, s.finishing(r, done("x")))
+		}
+		return s.newEnds(list).args
+	}
+	ids := [][]byte{make([]byte, 32)}
+	cols := newColumns(1)
+	rec, _ := idempotency.Decide(idempotency.Record{}, newClaim(newKey()), claimBase)
+	cols.add(&rec, false)
+	id := make([]byte, 32)
+	statements := map[string]struct {
+		text string
+		args []any
+	}{
+		"claim": {s.q.claim, claims(2)}, "claimOne": {s.q.claimOne, scalars(claims(1))},
+		"finish": {s.q.finish, ends(2)}, "finishOne": {s.q.finishOne, scalars(ends(1))},
+		"lock": {s.q.lock, []any{ids}}, "lockAway": {s.q.lockAway, []any{ids}}, "share": {s.q.share, []any{ids}},
+		"relock": {s.q.relock, []any{ids}}, "read": {s.q.read, []any{ids}}, "readOne": {s.q.readOne, []any{nil, id}},
+		"lockOne": {s.q.lockOne, []any{nil, id}}, "stepsOf": {s.q.stepsOf, []any{ids}},
+		"insert": {s.q.insert, cols.args(nil)}, "update": {s.q.update, append(cols.args(nil), cols.same)},
+		"remove": {s.q.remove, []any{ids}}, "dropSteps": {s.q.dropSteps, []any{ids}},
+		"due": {s.q.due, []any{int64(5), 10}}, "list": {s.q.list, []any{nil, id, 10}}, "listHeld": {s.q.listHeld, []any{nil, id, 10}},
+		"setting": {s.q.setting, []any{"x"}},
+	}
+	c, err := pgx.Connect(ctx, server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(ctx)
+	for _, size := range []string{"small", "large"} {
+		if size == "large" {
+			if _, err := c.Exec(ctx, "INSERT INTO "+schema+".escapement_records (id,tenant,created,updated,revision) "+
+				"SELECT sha256(n::text::bytea),'x',n,n,n FROM generate_series(1,50000) n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := c.Exec(ctx, "ANALYZE "+schema+".escapement_records"); err != nil {
+			t.Fatal(err)
+		}
+		// As the store's own transactions are.
+		tx, err := c.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(ctx, "SELECT "+noScan+",set_config('plan_cache_mode','force_generic_plan',true)"); err != nil {
+			t.Fatal(err)
+		}
+		for name, st := range statements {
+			rows, err := tx.Query(ctx, "EXPLAIN "+st.text, st.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if fault := faultOf(plan); fault != "" {
+				t.Errorf("%s of a %s table %s:\n%s", name, size, fault, strings.Join(plan, "\n"))
+			}
+		}
+		if err := tx.Rollback(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// faultOf says what a plan must not do, or "".
+func faultOf(plan []string) string {
+	index := false
+	for i, line := range plan {
+		switch {
+		case strings.Contains(line, "Seq Scan"):
+			return "reads the whole table"
+		case strings.HasPrefix(line, "JIT"):
+			return "is compiled each time"
+		case strings.Contains(line, "Scan using") || strings.Contains(line, "Bitmap Index Scan"):
+			index = true
+			if i+1 == len(plan) || !strings.Contains(plan[i+1], "Index Cond") {
+				return "reads a whole index"
+			}
+		}
+	}
+	if !index {
+		return "uses no index"
+	}
+	return ""
+}
+
+// Two programs on one database: the whole suite, each call by either of two
+// stores.
+func TestSuiteWithTwoStores(t *testing.T) {
+	h := harness(func(t testing.TB) string { return pgtest.Shared(t).URL() })
+	inner := h.New
+	h.New = func(t testing.TB, clock *storetest.Clock) idempotency.Store {
+		a := inner(t, clock).(*Store)
+		return &either{Store: a, b: openStore(t, pgtest.Shared(t).URL(), a.o)}
+	}
+	reopen, endIn := h.Caps.Reopen, h.Caps.EndInTx
+	h.Caps.Reopen = func(t testing.TB, s idempotency.Store, clock *storetest.Clock) idempotency.Store {
+		x := s.(*either)
+		return &either{Store: reopen(t, x.Store, clock).(*Store), b: x.b}
+	}
+	h.Caps.EndInTx = func(t testing.TB, s idempotency.Store, r idempotency.Reservation, e idempotency.Ending) func(bool) {
+		return endIn(t, s.(*either).Store, r, e)
+	}
+	// The other store's connections break as well, and Lookup asks but one.
+	h.Faults.Restart = nil
+	storetest.Run(t, h)
+}
+
+// either is two stores on one database.
+type either struct {
+	*Store
+	b *Store
+}
+
+func (x *either) one() *Store {
+	if rand.IntN(2) == 0 {
+		return x.b
+	}
+	return x.Store
+}
+
+func (x *either) Reserve(ctx context.Context, c idempotency.Claim) (idempotency.Answer, error) {
+	return x.one().Reserve(ctx, c)
+}
+
+func (x *either) Extend(ctx context.Context, r idempotency.Reservation, d time.Duration) (time.Time, error) {
+	return x.one().Extend(ctx, r, d)
+}
+
+func (x *either) End(ctx context.Context, r idempotency.Reservation, e idempotency.Ending) error {
+	return x.one().End(ctx, r, e)
+}
+
+func (x *either) Void(ctx context.Context, k idempotency.Key, o idempotency.Owner) error {
+	return x.one().Void(ctx, k, o)
+}
+
+func (x *either) SaveStep(ctx context.Context, r idempotency.Reservation, s idempotency.Step) error {
+	return x.one().SaveStep(ctx, r, s)
+}
+
+func (x *either) Sweep(ctx context.Context, limit int) (int, error) { return x.one().Sweep(ctx, limit) }

@@ -1,0 +1,177 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// short is an operation on its short way, in one round trip and one
+// transaction with others: a claim, or the end of a record that is known. What
+// is not decided there goes the long way, as a change.
+type short struct {
+	call
+	claim  *claim
+	finish *finish
+}
+
+func (o *short) size() int {
+	if o.finish != nil {
+		return len(o.finish.next.Result.Payload)
+	}
+	return 0
+}
+
+// width is how many batches of short operations are under way at a time. Two
+// keep the disk busier, and their batches are half as large: on two processors
+// that costs a fifth of the rate at 256 callers.
+const width = 1
+
+// batchTries is how often a batch is run that fails because of others.
+const batchTries = 4
+
+func (s *Store) runShort(batch []*short) {
+	var err error
+	for range batchTries {
+		if err = s.tryShort(batch); !transient(err) {
+			break
+		}
+	}
+	if err == nil {
+		s.lookAgain(batch)
+		return
+	}
+	if len(batch) > 1 && code(err) != "" { // one of them may be bad (F6)
+		for _, o := range batch {
+			s.runShort([]*short{o})
+		}
+		return
+	}
+	for _, o := range batch {
+		o.err = err
+	}
+}
+
+// lookAgain reads the records of claims that only tried to insert theirs.
+func (s *Store) lookAgain(batch []*short) {
+	var rest []*short
+	for _, o := range batch {
+		if c := o.claim; c != nil && o.err == nil && !c.answered && !c.looked {
+			c.looked = true
+			rest = append(rest, o)
+		}
+	}
+	if len(rest) > 0 {
+		s.runShort(rest)
+	}
+}
+
+// tryShort runs a batch: its ends come before its claims (F5).
+func (s *Store) tryShort(batch []*short) error {
+	var lone context.Context
+	if len(batch) == 1 {
+		lone = batch[0].ctx
+	}
+	w, err := s.wire(lone)
+	if err != nil {
+		return err
+	}
+	defer w.release()
+	var endings []*finish
+	var reserves []*claim
+	for _, o := range batch {
+		if o.finish != nil {
+			endings = append(endings, o.finish)
+		} else {
+			o.claim.err = nil
+			reserves = append(reserves, o.claim)
+		}
+	}
+	// All statements are one transaction: there is no COMMIT between them.
+	var b pgx.Batch
+	var rows []func(func(...any) error) error
+	var answers []func()
+	check := len(batch) > 1 || s.size.due()
+	if check {
+		b.Queue(s.q.settings)
+	}
+	add := func(text string, args []any, row func(func(...any) error) error, answer func()) {
+		b.Queue(text, args...)
+		rows, answers = append(rows, row), append(answers, answer)
+	}
+	if len(endings) > 0 {
+		e := s.newEnds(endings)
+		if len(e.sent) == 1 {
+			add(s.q.finishOne, scalars(e.args), e.row, e.answer)
+		} else {
+			add(s.q.finish, e.args, e.row, e.answer)
+		}
+	}
+	if len(reserves) > 0 {
+		c := s.newClaims(reserves)
+		if c.one() {
+			add(s.q.claimOne, scalars(c.args), c.rowOfOne, c.answer)
+		} else {
+			add(s.q.claim, c.args, c.row, c.answer)
+		}
+	}
+	br := w.conn.SendBatch(context.Background(), &b)
+	if check {
+		var bytes int64
+		if err = br.QueryRow().Scan(nil, nil, nil, nil, &bytes); err == nil {
+			s.size.saw(bytes)
+		}
+	}
+	for _, each := range rows {
+		var r pgx.Rows
+		if err == nil {
+			r, err = br.Query()
+		}
+		if err == nil {
+			err = drain(r, each)
+		}
+	}
+	if err = errors.Join(err, br.Close()); err != nil { // Close commits
+		return w.fault(err)
+	}
+	for _, answer := range answers {
+		answer()
+	}
+	for _, o := range batch {
+		if o.claim != nil {
+			o.err = o.claim.err
+		}
+	}
+	return nil
+}
+
+// size knows whether the table is so large that the server makes no plan that
+// scans it for one key; while it is not, a batch of one forbids such plans. It is
+// looked at again from time to time. Larger batches always forbid them: they
+// join, and where most of a large table was deleted, and it was analyzed then, a
+// join may seem cheapest that reads the whole index for each batch.
+type size struct {
+	mu    sync.Mutex
+	large bool
+	at    time.Time
+}
+
+const (
+	largeTable = 4 << 20 // bytes
+	sizeEvery  = 10 * time.Second
+)
+
+func (z *size) due() bool {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	return !z.large || time.Since(z.at) > sizeEvery
+}
+
+func (z *size) saw(bytes int64) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.large, z.at = bytes >= largeTable, time.Now()
+}
