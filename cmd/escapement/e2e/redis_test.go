@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"net"
+	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -126,6 +128,40 @@ limits:
 	}
 	if err := p.terminate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// The rights that docs/OPERATIONS.md lists are enough, and a password with
+// special characters is found nowhere.
+func TestRedisUser(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../docs/OPERATIONS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rights := regexp.MustCompile(`(?s)The user needs .(\+[^\x60]*)\x60.*and, so that the start can look at the\s+settings, \x60(\+\S+)\x60`).FindStringSubmatch(string(text))
+	if rights == nil {
+		t.Fatal("docs/OPERATIONS.md does not list the user's rights")
+	}
+	s, up := startRedis(t), startUpstream(t)
+	acl := append([]string{"acl", "setuser", "app", "on", ">p@ss/word", "resetkeys", "~shop:*", "resetchannels", "-@all"}, strings.Fields(rights[1])...)
+	s.cli(t, append(acl, rights[2])...)
+	s.cli(t, "acl", "setuser", "default", "off")
+	s.url = strings.Replace(s.url, "redis://", "redis://app:p%40ss%2Fword@", 1)
+	p := startOn(t, s, up, options{more: `
+redis: {prefix: "shop:"}
+limits: [{name: a, by: [tenant], rate: 1000/s}, {name: b, algorithm: sliding_window_log, rate: 1000/s}]
+`})
+	if block := p.stdout.String(); strings.Contains(block, "does not tell its settings") || strings.Contains(block, "word") {
+		t.Errorf("the block says\n%s", block)
+	}
+	q := request{key: "k", body: `{"item":"` + strings.Repeat("tea", 40_000) + `"}`}
+	q.send(p.url).want(t, 201, "")
+	if again := q.send(p.url); !again.replayed() {
+		t.Errorf("the repeat gets %v", again)
+	}
+	if log := p.stderr.String(); strings.Contains(log, "NOPERM") || strings.Contains(log, "may not run this") {
+		t.Errorf("the log says\n%s", log)
 	}
 }
 
