@@ -23,7 +23,7 @@ func dump(t testing.TB, pattern string) string {
 }
 
 // Q2, to the byte: a refusal changes neither values nor times to live.
-func TestFault10RefusalLeavesNoTrace(t *testing.T) {
+func TestQ2RefusalLeavesNoTrace(t *testing.T) {
 	shared.Cli(t, "flushall")
 	s := open(t, "redis://"+shared.Addr, nil)
 	log := ratelimit.Rule{Name: "log", Algorithm: ratelimit.SlidingWindowLog, Quota: 3, Window: time.Hour}
@@ -79,7 +79,7 @@ func TestFault08SlowLimitOutlivesItsDebt(t *testing.T) {
 }
 
 // Two admissions in one microsecond are two entries of a log.
-func TestFault09EqualTimesAreSeparateEntries(t *testing.T) {
+func TestEqualTimesAreSeparateEntries(t *testing.T) {
 	shared.Cli(t, "flushall")
 	s := open(t, "redis://"+shared.Addr, fixedClock())
 	log := ratelimit.Rule{Name: "log", Algorithm: ratelimit.SlidingWindowLog, Quota: 7, Window: time.Hour}
