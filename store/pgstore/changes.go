@@ -94,23 +94,33 @@ func pause(ctx context.Context, tries int) error {
 
 // runChanges applies a batch in one transaction.
 func (s *Store) runChanges(batch []*change) {
+	runBatch(batch, s.tryChanges, nil, func(c *change, err error) { c.err = err })
+}
+
+// runBatch tries a batch as a whole, and again where the failure may pass. If
+// the server refuses it, each member runs alone, since one of them may be bad
+// (F6); else fail is told of each. After a success, done is called, if it is
+// not nil, with what succeeded.
+func runBatch[T any](batch []T, try func([]T) error, done func([]T), fail func(T, error)) {
 	var err error
 	for range batchTries {
-		if err = s.tryChanges(batch); !transient(err) {
+		if err = try(batch); !transient(err) {
 			break
 		}
 	}
-	if err == nil {
-		return
-	}
-	if len(batch) > 1 && code(err) != "" { // one of them may be bad (F6)
-		for _, c := range batch {
-			s.runChanges([]*change{c})
+	switch {
+	case err == nil:
+		if done != nil {
+			done(batch)
 		}
-		return
-	}
-	for _, c := range batch {
-		c.err = err
+	case len(batch) > 1 && code(err) != "":
+		for i := range batch {
+			runBatch(batch[i:i+1:i+1], try, done, fail)
+		}
+	default:
+		for _, m := range batch {
+			fail(m, err)
+		}
 	}
 }
 

@@ -34,25 +34,7 @@ const width = 1
 const batchTries = 4
 
 func (s *Store) runShort(batch []*short) {
-	var err error
-	for range batchTries {
-		if err = s.tryShort(batch); !transient(err) {
-			break
-		}
-	}
-	if err == nil {
-		s.lookAgain(batch)
-		return
-	}
-	if len(batch) > 1 && code(err) != "" { // one of them may be bad (F6)
-		for _, o := range batch {
-			s.runShort([]*short{o})
-		}
-		return
-	}
-	for _, o := range batch {
-		o.err = err
-	}
+	runBatch(batch, s.tryShort, s.lookAgain, func(o *short, err error) { o.err = err })
 }
 
 // lookAgain reads the records of claims that only tried to insert theirs.
