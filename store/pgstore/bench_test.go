@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/escapement-dev/escapement/idempotency"
-	"github.com/escapement-dev/escapement/store/pgstore/internal/pgtest"
+	"github.com/escapement-dev/escapement/internal/pgserver"
 )
 
 // BenchmarkPairs compares a reservation and its end, with a payload of 200
@@ -29,7 +29,7 @@ import (
 //
 // The plain forms have as many connections as callers, but at most 64.
 func BenchmarkPairs(b *testing.B) {
-	server, err := pgtest.Start(true)
+	server, err := pgserver.Start(true)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func repeat(b *testing.B, callers int, do func() error) {
 	b.ReportMetric(float64(b.N)/time.Since(start).Seconds(), "ops/s")
 }
 
-func benchOurs(b *testing.B, server *pgtest.Server, callers int) {
+func benchOurs(b *testing.B, server *pgserver.Server, callers int) {
 	ctx := context.Background()
 	s := openStore(b, server.URL(), Options{Schema: migrated(b, server)})
 	payload := make([]byte, 200)
@@ -98,7 +98,7 @@ VALUES ($1,'acme','POST','/v1/orders',$2,'in_progress',$3,now()+interval '1 minu
 	plainEnd = `UPDATE plain SET status='succeeded', response_code=201, response_body=$3, updated_at=now() WHERE key=$1 AND owner=$2 AND status='in_progress'`
 )
 
-func benchPlain(b *testing.B, server *pgtest.Server, callers int, pair func(ctx context.Context, p *pgxpool.Pool, key, owner, hash, payload []byte) error) {
+func benchPlain(b *testing.B, server *pgserver.Server, callers int, pair func(ctx context.Context, p *pgxpool.Pool, key, owner, hash, payload []byte) error) {
 	ctx := context.Background()
 	pool := newPool(b, server.URL(), int32(min(callers, 64)))
 	if _, err := pool.Exec(ctx, strings.Replace(plainTable, "CREATE TABLE plain", "DROP TABLE IF EXISTS plain; CREATE TABLE plain", 1), pgx.QueryExecModeSimpleProtocol); err != nil {
@@ -146,7 +146,7 @@ func threePair(ctx context.Context, p *pgxpool.Pool, key, owner, hash, payload [
 // BenchmarkReplays measures a replayed key, alone and while 64 callers write
 // others.
 func BenchmarkReplays(b *testing.B) {
-	server, err := pgtest.Start(true)
+	server, err := pgserver.Start(true)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,15 +13,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/internal/pgserver"
 	"github.com/escapement-dev/escapement/store/pgstore"
-	"github.com/escapement-dev/escapement/store/pgstore/internal/pgtest"
 )
 
 // An order and the record of its key are committed by one transaction: a crash
 // at any moment leaves both or neither.
 func Example_orders() {
 	ctx := context.Background()
-	server, err := pgtest.Start(false) // yours, in real life
+	server, err := pgserver.Start(false) // yours, in real life
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -7,12 +7,12 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/escapement-dev/escapement/store/pgstore/internal/pgtest"
+	"github.com/escapement-dev/escapement/internal/pgserver"
 )
 
 func TestMain(m *testing.M) {
 	status := m.Run()
-	if err := pgtest.Stop(); err != nil {
+	if err := pgserver.Stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		status = max(status, 1)
 	}

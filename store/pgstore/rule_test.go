@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/escapement-dev/escapement/idempotency"
-	"github.com/escapement-dev/escapement/store/pgstore/internal/pgtest"
+	"github.com/escapement-dev/escapement/internal/pgserver"
 	"github.com/escapement-dev/escapement/store/storetest"
 )
 
@@ -21,7 +21,7 @@ import (
 // alone and in batches.
 func TestShortWaysFollowTheRule(t *testing.T) {
 	ctx := context.Background()
-	server := pgtest.Shared(t)
+	server := pgserver.Shared(t)
 	clock := storetest.NewClock()
 	s := openStore(t, server.URL(), Options{Schema: migrated(t, server), Now: clock.Now})
 	seed := rand.Uint64()
@@ -110,7 +110,7 @@ func TestShortWaysFollowTheRule(t *testing.T) {
 // key up in the index.
 func TestKeptPlansGoByTheIndex(t *testing.T) {
 	ctx := context.Background()
-	server := pgtest.Shared(t)
+	server := pgserver.Shared(t)
 	schema := migrated(t, server)
 	s := openStore(t, server.URL(), Options{Schema: schema})
 	claims := func(n int) []any {
@@ -214,11 +214,11 @@ func faultOf(plan []string) string {
 // Two programs on one database: the whole suite, each call by either of two
 // stores.
 func TestSuiteWithTwoStores(t *testing.T) {
-	h := harness(func(t testing.TB) string { return pgtest.Shared(t).URL() })
+	h := harness(func(t testing.TB) string { return pgserver.Shared(t).URL() })
 	inner := h.New
 	h.New = func(t testing.TB, clock *storetest.Clock) idempotency.Store {
 		a := inner(t, clock).(*Store)
-		return &either{Store: a, b: openStore(t, pgtest.Shared(t).URL(), a.o)}
+		return &either{Store: a, b: openStore(t, pgserver.Shared(t).URL(), a.o)}
 	}
 	reopen, endIn := h.Caps.Reopen, h.Caps.EndInTx
 	h.Caps.Reopen = func(t testing.TB, s idempotency.Store, clock *storetest.Clock) idempotency.Store {

@@ -10,12 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/escapement-dev/escapement/idempotency"
-	"github.com/escapement-dev/escapement/store/pgstore/internal/pgtest"
+	"github.com/escapement-dev/escapement/internal/pgserver"
 )
 
 func connect(t *testing.T) *pgx.Conn {
 	t.Helper()
-	c, err := pgx.Connect(context.Background(), pgtest.Shared(t).URL())
+	c, err := pgx.Connect(context.Background(), pgserver.Shared(t).URL())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func freshSchema(t *testing.T, name string) string {
 func TestMigrate(t *testing.T) {
 	ctx := context.Background()
 	schema := freshSchema(t, `odd "name"`)
-	url := pgtest.Shared(t).URL()
+	url := pgserver.Shared(t).URL()
 	_, err := Open(ctx, url, Options{Schema: schema})
 	if err == nil || !strings.Contains(err.Error(), "escapement migrate") {
 		t.Fatalf("Open without tables: %v: want a hint at escapement migrate", err)
@@ -91,7 +91,7 @@ func TestMigrationSQL(t *testing.T) {
 	if err := c.PgConn().Exec(ctx, text).Close(); err != nil {
 		t.Fatal(err)
 	}
-	s := openStore(t, pgtest.Shared(t).URL(), Options{Schema: schema})
+	s := openStore(t, pgserver.Shared(t).URL(), Options{Schema: schema})
 	start(t, s, newClaim(newKey()))
 	list, err := migrationTexts()
 	if err != nil {
@@ -110,7 +110,7 @@ func TestMigrationSQL(t *testing.T) {
 func TestSearchPath(t *testing.T) {
 	ctx := context.Background()
 	schema := freshSchema(t, "by_path")
-	url := pgtest.Shared(t).URL() + " search_path=" + schema
+	url := pgserver.Shared(t).URL() + " search_path=" + schema
 	c, err := pgx.Connect(ctx, url)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestOptionsReportEveryFault(t *testing.T) {
 
 func TestClosedStore(t *testing.T) {
 	ctx := context.Background()
-	server := pgtest.Shared(t)
+	server := pgserver.Shared(t)
 	s := openStore(t, server.URL(), Options{Schema: migrated(t, server)})
 	r := start(t, s, newClaim(newKey()))
 	if err := s.Close(); err != nil {

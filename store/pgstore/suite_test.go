@@ -8,28 +8,29 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/internal/pgserver"
 	"github.com/escapement-dev/escapement/store/pgstore/internal/pgtest"
 	"github.com/escapement-dev/escapement/store/storetest"
 )
 
 func TestSuite(t *testing.T) {
-	storetest.Run(t, harness(func(t testing.TB) string { return pgtest.Shared(t).URL() }))
+	storetest.Run(t, harness(func(t testing.TB) string { return pgserver.Shared(t).URL() }))
 }
 
 func TestSuiteBehindPgbouncer(t *testing.T) {
 	for _, mode := range []string{"exec", "cache_describe"} {
 		t.Run(mode, func(t *testing.T) {
 			storetest.Run(t, harness(func(t testing.TB) string {
-				return pgtest.SharedPooler(t).URL() + " default_query_exec_mode=" + mode
+				return pgserver.SharedPooler(t).URL() + " default_query_exec_mode=" + mode
 			}))
 		})
 	}
 }
 
 // migrated returns the name of a fresh schema with the tables.
-func migrated(t testing.TB, server *pgtest.Server) string {
+func migrated(t testing.TB, server *pgserver.Server) string {
 	t.Helper()
-	return server.Schema(t, func(ctx context.Context, c *pgx.Conn, schema string) error {
+	return pgtest.Schema(t, server, func(ctx context.Context, c *pgx.Conn, schema string) error {
 		_, _, err := Migrate(ctx, c, schema)
 		return err
 	})
@@ -67,7 +68,7 @@ func newPool(t testing.TB, url string, conns int32) *pgxpool.Pool {
 func harness(url func(testing.TB) string) storetest.Harness {
 	return storetest.Harness{
 		New: func(t testing.TB, clock *storetest.Clock) idempotency.Store {
-			return openStore(t, url(t), Options{Now: clock.Now, Schema: migrated(t, pgtest.Shared(t))})
+			return openStore(t, url(t), Options{Now: clock.Now, Schema: migrated(t, pgserver.Shared(t))})
 		},
 		Caps: storetest.Capabilities{
 			Steps: true, Keeper: true, Settings: true,
@@ -99,7 +100,7 @@ func harness(url func(testing.TB) string) storetest.Harness {
 		},
 		Faults: storetest.Faults{
 			Restart: func(t testing.TB, _ idempotency.Store) {
-				if err := pgtest.Shared(t).Restart(); err != nil {
+				if err := pgserver.Shared(t).Restart(); err != nil {
 					t.Fatal(err)
 				}
 			},

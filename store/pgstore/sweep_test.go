@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
-	"github.com/escapement-dev/escapement/store/pgstore/internal/pgtest"
+	"github.com/escapement-dev/escapement/internal/pgserver"
 	"github.com/escapement-dev/escapement/store/storetest"
 )
 
@@ -14,7 +14,7 @@ import (
 // several transactions, and several sweeps share the work.
 func TestSweepPassesOverLockedRecords(t *testing.T) {
 	ctx := context.Background()
-	server := pgtest.Shared(t)
+	server := pgserver.Shared(t)
 	clock := storetest.NewClock()
 	a := openStore(t, server.URL(), Options{Schema: migrated(t, server), Now: clock.Now})
 	b := openStore(t, server.URL(), a.o)

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/escapement-dev/escapement/idempotency"
-	"github.com/escapement-dev/escapement/store/pgstore/internal/pgtest"
+	"github.com/escapement-dev/escapement/internal/pgserver"
 	"github.com/escapement-dev/escapement/store/storetest"
 )
 
@@ -63,7 +63,7 @@ func eachTx(t *testing.T, test func(t *testing.T, s *Store, begin func(t *testin
 		for _, level := range levels {
 			t.Run(kind+"/"+level, func(t *testing.T) {
 				ctx := context.Background()
-				server := pgtest.Shared(t)
+				server := pgserver.Shared(t)
 				schema := migrated(t, server)
 				pool := newPool(t, server.URL(), 4)
 				s, err := New(ctx, pool, Options{Schema: schema})
@@ -192,7 +192,7 @@ func waitingForLocks(t *testing.T, c *pgx.Conn) int {
 func TestOpenTransactionBlocksNobody(t *testing.T) {
 	eachTx(t, func(t *testing.T, s *Store, begin func(*testing.T) *userTx, _ func() int) {
 		ctx := context.Background()
-		watch, err := pgx.Connect(ctx, pgtest.Shared(t).URL())
+		watch, err := pgx.Connect(ctx, pgserver.Shared(t).URL())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -264,7 +264,7 @@ func TestOpenTransactionBlocksNobody(t *testing.T) {
 // somebody who takes over is not.
 func TestHeartbeatTellsOwnerFromTaker(t *testing.T) {
 	ctx := context.Background()
-	server := pgtest.Shared(t)
+	server := pgserver.Shared(t)
 	clock := storetest.NewClock()
 	s := openStore(t, server.URL(), Options{Schema: migrated(t, server), Now: clock.Now, LockWait: 50 * time.Millisecond})
 	pool := newPool(t, server.URL(), 2)
@@ -306,7 +306,7 @@ func TestHeartbeatTellsOwnerFromTaker(t *testing.T) {
 // not hold up a batch for longer than lock_timeout, however it was inserted.
 func TestForeignInsertDoesNotHoldTheBatch(t *testing.T) {
 	ctx := context.Background()
-	server := pgtest.Shared(t)
+	server := pgserver.Shared(t)
 	s := openStore(t, server.URL(), Options{Schema: migrated(t, server)})
 	pool := newPool(t, server.URL(), 1)
 	k := newKey()
@@ -339,7 +339,7 @@ func TestForeignInsertDoesNotHoldTheBatch(t *testing.T) {
 func TestSuiteInTransactions(t *testing.T) {
 	for _, kind := range []string{"pgx", "database/sql"} {
 		t.Run(kind, func(t *testing.T) {
-			url := func(t testing.TB) string { return pgtest.Shared(t).URL() }
+			url := func(t testing.TB) string { return pgserver.Shared(t).URL() }
 			h := harness(url)
 			inner := h.New
 			h.New = func(t testing.TB, clock *storetest.Clock) idempotency.Store {

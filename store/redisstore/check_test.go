@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/escapement-dev/escapement/internal/redistest"
 	"github.com/escapement-dev/escapement/store/redisstore"
-	"github.com/escapement-dev/escapement/store/redisstore/internal/redistest"
 )
 
 func TestCheck(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/internal/redistest"
 	"github.com/escapement-dev/escapement/store/redisstore"
-	"github.com/escapement-dev/escapement/store/redisstore/internal/redistest"
 )
 
 // TestConfirmed: with the replica alive all is confirmed; with it frozen a

@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/internal/redistest"
 	"github.com/escapement-dev/escapement/ratelimit"
 	"github.com/escapement-dev/escapement/store/redisstore"
-	"github.com/escapement-dev/escapement/store/redisstore/internal/redistest"
 	"github.com/escapement-dev/escapement/store/storetest"
 )
 

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/internal/redistest"
 	"github.com/escapement-dev/escapement/ratelimit"
 	"github.com/escapement-dev/escapement/store/redisstore"
-	"github.com/escapement-dev/escapement/store/redisstore/internal/redistest"
 )
 
 // load is traffic: each worker, for ever, reserves and ends a key of its own

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/internal/redistest"
 	"github.com/escapement-dev/escapement/ratelimit"
 	"github.com/escapement-dev/escapement/store/redisstore"
-	"github.com/escapement-dev/escapement/store/redisstore/internal/redistest"
 	"github.com/escapement-dev/escapement/store/storetest"
 )
 

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/escapement-dev/escapement/internal/redistest"
 	"github.com/escapement-dev/escapement/ratelimit"
 	"github.com/escapement-dev/escapement/store/memstore"
 	"github.com/escapement-dev/escapement/store/redisstore"
-	"github.com/escapement-dev/escapement/store/redisstore/internal/redistest"
 )
 
 // failing is a store that can be away. It counts its calls.

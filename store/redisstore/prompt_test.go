@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/escapement-dev/escapement/internal/redistest"
 	"github.com/escapement-dev/escapement/ratelimit"
 	"github.com/escapement-dev/escapement/store/redisstore"
-	"github.com/escapement-dev/escapement/store/redisstore/internal/redistest"
 )
 
 // A call ends with its context also while a patient one connects to a server
