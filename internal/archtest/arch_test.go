@@ -98,6 +98,14 @@ func files(t *testing.T) (*token.FileSet, []file) {
 	return set, out
 }
 
+// helpsTests reports whether f is of an internal package that serves tests
+// alone, which takes testing.TB.
+func helpsTests(f file) bool {
+	return strings.Contains("/"+f.dir+"/", "/internal/") && slices.ContainsFunc(f.ast.Imports, func(i *ast.ImportSpec) bool {
+		return i.Path.Value == `"testing"`
+	})
+}
+
 func under(dir, rule string) bool {
 	if rule == "." {
 		return dir == "."
@@ -114,7 +122,7 @@ func TestImports(t *testing.T) {
 				continue
 			}
 			seen = true
-			if f.test && !rule.tests {
+			if (f.test || helpsTests(f)) && !rule.tests {
 				continue
 			}
 			for _, imp := range f.ast.Imports {
