@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -58,10 +59,74 @@ func (l *ledger) add(kind string, charges []ratelimit.Charge, sign int64) {
 	}
 }
 
+// owed is what each token bucket owes from the beginning. A Return gives back
+// no more than what is surely still owed: where others' returns cross it, on a
+// bucket that owes next to nothing, it gives less.
+const owed = 1000
+
 // levels are the rules of a campaign: those whose subject is a tenant, or has
 // one, lie with the tenant in a Cluster.
 type levels struct {
 	requests, executions []ratelimit.Rule
+}
+
+// How many there are of each kind of subject.
+const ips, keys, tenants, ipsOfTenant = 60, 300, 40, 5
+
+// fill charges every token bucket with what it owes.
+func fill(t *testing.T, s *redisstore.Store, l *ledger, rules levels) {
+	t.Helper()
+	var all []ratelimit.Charge
+	add := func(rule ratelimit.Rule, subject string) {
+		all = append(all, ratelimit.Charge{Rule: rule, Subject: subject, Cost: owed})
+	}
+	for _, rule := range slices.Concat(rules.requests, rules.executions) {
+		if rule.Algorithm != ratelimit.TokenBucket {
+			continue
+		}
+		switch kind, _, _ := strings.Cut(rule.Name, "-"); kind {
+		case "all":
+			add(rule, "")
+		case "ip":
+			for i := range ips {
+				add(rule, fmt.Sprintf("203.0.113.%d", i))
+			}
+		case "key":
+			for i := range keys {
+				add(rule, fmt.Sprintf("k%d", i))
+			}
+		case "tenant", "both":
+			for i := range tenants {
+				if tenant := fmt.Sprintf("t%d", i); kind == "tenant" {
+					add(rule, tenant)
+				} else {
+					for j := range ipsOfTenant {
+						add(rule, fmt.Sprintf("%s 203.0.113.%d", tenant, j))
+					}
+				}
+			}
+		}
+	}
+	together(slices.Values(all), func(c ratelimit.Charge) {
+		if d, err := s.Take(t.Context(), []ratelimit.Charge{c}); err != nil || !d.Allowed {
+			t.Errorf("the first charge of %q to %q: %v, %v", c.Rule.Name, c.Subject, d.Allowed, err)
+		}
+	})
+	l.add("filled", all, 1)
+}
+
+// together calls f for each, many at once.
+func together[T any](all iter.Seq[T], f func(T)) {
+	var wait sync.WaitGroup
+	slots := make(chan struct{}, 64)
+	for x := range all {
+		slots <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slots }()
+			f(x)
+		})
+	}
+	wait.Wait()
 }
 
 // draw draws up to four levels of one request: of any kind of subject, in
@@ -75,13 +140,13 @@ func draw(r *rand.Rand, rules []ratelimit.Rule, tenant string) []ratelimit.Charg
 		c := ratelimit.Charge{Rule: rule, Cost: int64(r.IntN(3))}
 		switch kind, _, _ := strings.Cut(rule.Name, "-"); kind {
 		case "ip":
-			c.Subject = fmt.Sprintf("203.0.113.%d", r.IntN(60))
+			c.Subject = fmt.Sprintf("203.0.113.%d", r.IntN(ips))
 		case "key":
-			c.Subject = fmt.Sprintf("k%d", r.IntN(300))
+			c.Subject = fmt.Sprintf("k%d", r.IntN(keys))
 		case "tenant":
 			c.Subject = tenant
 		case "both":
-			c.Subject = fmt.Sprintf("%s 203.0.113.%d", tenant, r.IntN(20))
+			c.Subject = fmt.Sprintf("%s 203.0.113.%d", tenant, r.IntN(ipsOfTenant))
 		}
 		list = append(list, c)
 	}
@@ -111,14 +176,14 @@ func TestDecisionsInACluster(t *testing.T) {
 		return ""
 	}
 	hour := func(name string, quota int64) ratelimit.Rule {
-		return ratelimit.Rule{Name: name, Quota: quota, Window: time.Hour}
+		return ratelimit.Rule{Name: name, Quota: owed + quota, Window: time.Hour}
 	}
 	log := func(name string, quota int64) ratelimit.Rule {
 		return ratelimit.Rule{Name: name, Algorithm: ratelimit.SlidingWindowLog, Quota: quota, Window: time.Hour}
 	}
 	rules := levels{
-		requests:   []ratelimit.Rule{hour("all", 1_000_000), hour("ip", 15), hour("tenant", 35), hour("both", 4), log("key-log", 3)},
-		executions: []ratelimit.Rule{hour("all-run", 1_000_000), hour("key-run", 4), hour("tenant-run", 15), log("both-run", 3)},
+		requests:   []ratelimit.Rule{hour("all", 1_000_000), hour("ip", 15), hour("tenant", 35), hour("both", 12), log("key-log", 3)},
+		executions: []ratelimit.Rule{hour("all-run", 1_000_000), hour("key-run", 4), hour("tenant-run", 15), log("both-run", 8)},
 	}
 	for _, spread := range []bool{false, true} {
 		t.Run(map[bool]string{false: "by tenant", true: "spread"}[spread], func(t *testing.T) {
@@ -132,6 +197,7 @@ func TestDecisionsInACluster(t *testing.T) {
 			total := map[string]int{}
 			for round := range rounds / 2 {
 				l := &ledger{spent: map[bucketOf]int64{}, seen: map[string]int{}}
+				fill(t, s, l, rules)
 				var wait sync.WaitGroup
 				const workers = 32
 				for w := range workers {
@@ -167,7 +233,7 @@ func TestDecisionsInACluster(t *testing.T) {
 // decide makes one decision, and notes in the ledger what it admitted.
 func decide(t *testing.T, s *redisstore.Store, l *ledger, r *rand.Rand, rules levels) {
 	ctx := t.Context()
-	tenant := fmt.Sprintf("t%d", r.IntN(40))
+	tenant := fmt.Sprintf("t%d", r.IntN(tenants))
 	requests := draw(r, rules.requests, tenant)
 	if r.IntN(3) == 0 {
 		d, err := s.Take(ctx, requests)
@@ -223,21 +289,14 @@ func decide(t *testing.T, s *redisstore.Store, l *ledger, r *rand.Rand, rules le
 // compare looks at every bucket that was charged.
 func compare(t *testing.T, s *redisstore.Store, l *ledger) {
 	t.Helper()
-	var wait sync.WaitGroup
-	slots := make(chan struct{}, 64)
-	for _, b := range slices.Collect(maps.Keys(l.spent)) {
-		slots <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slots }()
-			d, err := s.Take(t.Context(), []ratelimit.Charge{{Rule: b.rule, Subject: b.subject}})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if got := b.rule.Capacity() - d.Levels[0].Remaining; got != l.spent[b] {
-				t.Errorf("of %q %d were admitted to %q, and its bucket lacks %d", b.rule.Name, l.spent[b], b.subject, got)
-			}
-		})
-	}
-	wait.Wait()
+	together(maps.Keys(l.spent), func(b bucketOf) {
+		d, err := s.Take(t.Context(), []ratelimit.Charge{{Rule: b.rule, Subject: b.subject}})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if got := b.rule.Capacity() - d.Levels[0].Remaining; got != l.spent[b] {
+			t.Errorf("of %q %d were admitted to %q, and its bucket lacks %d", b.rule.Name, l.spent[b], b.subject, got)
+		}
+	})
 }
