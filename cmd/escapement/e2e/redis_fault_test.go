@@ -54,7 +54,7 @@ func hung(t *testing.T, s *redisServer, up string, p *program, keysToo bool) {
 		t.Errorf("/readyz says %v", r)
 	}
 
-	s.pause(t)
+	s.Pause(t)
 	pause(time.Second) // what was refused is forgotten
 	from, answers := time.Now(), 0
 	took := func(q request) reply {
@@ -97,7 +97,7 @@ func hung(t *testing.T, s *redisServer, up string, p *program, keysToo bool) {
 		t.Errorf("/readyz says %v while a limit is closed", r)
 	}
 
-	s.resume(t)
+	s.Resume(t)
 	if !soon(func() bool { return get("/v1/payments", "").send(p.url).status == http.StatusOK }) {
 		t.Error("the limiter does not come back")
 	}
@@ -158,7 +158,7 @@ func TestT7RedisRestartsUnderLoad(t *testing.T) {
 	wait := load(ctx, "flush", func(reply) bool { return false })
 	for range 20 {
 		before := made.Load()
-		s.cli(t, "script", "flush")
+		s.Cli(t, "script", "flush")
 		if !soon(func() bool { return made.Load() > before+4 }) {
 			t.Fatal("nothing goes on")
 		}
@@ -178,9 +178,9 @@ func TestT7RedisRestartsUnderLoad(t *testing.T) {
 		return false
 	})
 	for range 3 {
-		s.kill()
+		s.Kill()
 		pause(200 * time.Millisecond)
-		s.revive(t)
+		s.Revive(t)
 		before := made.Load()
 		if !soon(func() bool { return made.Load() > before+8 }) {
 			t.Fatal("nothing goes on")
