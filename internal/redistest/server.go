@@ -203,7 +203,7 @@ func (s *Server) Cli(t testing.TB, args ...string) string {
 	t.Helper()
 	first := []string{"-p", strconv.Itoa(s.port)}
 	if s.tls != nil {
-		first = append(first, "--tls", "--cacert", s.tls.CA, "--cert", s.tls.Cert, "--key", s.tls.Key)
+		first = append(first, s.tls.cli()...)
 	}
 	out, err := exec.Command("redis-cli", append(first, args...)...).CombinedOutput()
 	if err != nil {

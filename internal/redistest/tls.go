@@ -79,6 +79,11 @@ func (c Certificates) args(port string, clients bool) []string {
 	}
 }
 
+// cli are the arguments of redis-cli.
+func (c Certificates) cli() []string {
+	return []string{"--tls", "--cacert", c.CA, "--cert", c.Cert, "--key", c.Key}
+}
+
 // StartTLS is Start for a server that speaks only TLS; it asks callers for a
 // certificate if clients says so.
 func StartTLS(t testing.TB, c Certificates, clients bool, args ...string) *Server {

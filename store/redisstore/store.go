@@ -3,8 +3,11 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -76,7 +79,8 @@ func New(client rueidis.Client, o Options) (*Store, error) {
 }
 
 // Open connects to the Redis that the URL names; see [ParseURL]. Close the
-// store when it is no longer used.
+// store when it is no longer used. The error is ErrUnavailable where no server
+// answers, and ErrRejected too where trying again does not help.
 func Open(url string, o Options) (*Store, error) {
 	opt, err := ParseURL(url)
 	if err != nil {
@@ -87,7 +91,7 @@ func Open(url string, o Options) (*Store, error) {
 	}
 	client, err := rueidis.NewClient(opt)
 	if err != nil {
-		return nil, explain("connect", err)
+		return nil, explain("connect", guess(err, opt.TLSConfig != nil))
 	}
 	s, err := New(client, o)
 	if err != nil {
@@ -96,6 +100,20 @@ func Open(url string, o Options) (*Store, error) {
 	}
 	s.owned = true
 	return s, nil
+}
+
+// guess adds what an error that says little most often means at the start.
+func guess(err error, tls bool) error {
+	gone := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	switch {
+	case gone && tls:
+		return fmt.Errorf("the server closed the connection: does it accept the certificate (cert and key in the URL's query)? %w", err)
+	case gone:
+		return fmt.Errorf("the server closed the connection: does it want TLS (rediss)? %w", err)
+	case tls && errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("no TLS handshake in time: does the server speak TLS there? %w", err)
+	}
+	return err
 }
 
 // Close closes the connections of a store that was made by Open. Calls that
