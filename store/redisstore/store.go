@@ -31,6 +31,11 @@ type Options struct {
 	Spread bool
 	// AllowEviction lets Check pass although the server may evict records.
 	AllowEviction bool
+	// OnUnconfirmed, if set, is told of every write of a Confirmed store that
+	// too few replicas had in time: "reserve", which was given back, "save step"
+	// or "end", which stay. It must return at once, and may be called
+	// concurrently.
+	OnUnconfirmed func(write string)
 	// Now, for tests: the time, instead of the server's. Nil: the server's.
 	Now func() time.Time
 }
@@ -52,6 +57,8 @@ type Store struct {
 	confirm  confirmation
 	allow    bool // AllowEviction
 	pulse    *pulse
+
+	onUnconfirmed func(write string)
 }
 
 var (
@@ -74,7 +81,7 @@ func New(client rueidis.Client, o Options) (*Store, error) {
 	}
 	return &Store{
 		client: client, prefix: o.Prefix, tenantOf: o.TenantOf, spread: o.Spread, now: o.Now, sweep: new(sweeper),
-		allow: o.AllowEviction, pulse: newPulse(),
+		allow: o.AllowEviction, pulse: newPulse(), onUnconfirmed: o.OnUnconfirmed,
 	}, nil
 }
 
