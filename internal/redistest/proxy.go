@@ -76,7 +76,11 @@ func (p *Proxy) Refuse(t testing.TB, on bool) {
 			_ = c.Close()
 		}
 	} else if !on && p.l == nil {
+		// Somebody's outgoing connection may have the port for a moment.
 		l, err := net.Listen("tcp", p.Addr)
+		for begin := time.Now(); err != nil && time.Since(begin) < patience; l, err = net.Listen("tcp", p.Addr) {
+			p.wait(10 * time.Millisecond)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
