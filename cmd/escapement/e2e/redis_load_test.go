@@ -113,6 +113,13 @@ func (o *orders) fault(r reply, allowed func(reply) bool) bool {
 	return true
 }
 
+// told is what faults there were.
+func (o *orders) told() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return fmt.Sprint(o.faults)
+}
+
 func (o *orders) count() (made int64, faults int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -141,7 +148,7 @@ func (o *orders) goesOn(n int64) {
 		}
 		return true
 	}) {
-		o.t.Fatalf("nothing goes on: %v", o.faults)
+		o.t.Fatalf("nothing goes on: %s", o.told())
 	}
 }
 
@@ -155,9 +162,9 @@ func (o *orders) calm(n int64) {
 		_, after := o.count()
 		return before == after
 	}) {
-		o.t.Fatalf("there are still faults: %v", o.faults)
+		o.t.Fatalf("there are still faults: %s", o.told())
 	}
-	o.t.Logf("calm %v later; faults so far: %v", time.Since(begin), o.faults)
+	o.t.Logf("calm %v later; faults so far: %s", time.Since(begin), o.told())
 }
 
 // made ends the load and compares: each order that was answered was made once
@@ -167,7 +174,7 @@ func (o *orders) made(lost bool) {
 	o.stop()
 	made, _ := o.count()
 	c := mustCount(o.t, o.up, "orders")
-	o.t.Logf("%d orders, %d of them sent twice; faults: %v", c.Count, c.Received-c.Count, o.faults)
+	o.t.Logf("%d orders, %d of them sent twice; faults: %s", c.Count, c.Received-c.Count, o.told())
 	if c.Count < made || c.Count > made+orderClients { // each client's last may be under way
 		o.t.Errorf("the upstream made %d orders, and %d were answered", c.Count, made)
 	}
