@@ -55,9 +55,15 @@ func (g *Gate) log(ctx context.Context, level slog.Level, r *Request, msg string
 // health remembers whether a store answers, so that an outage is two lines in
 // the log and not two per request.
 type health struct {
-	what string
-	away atomic.Bool
+	what   string
+	away   atomic.Bool
+	failed atomic.Pointer[time.Time] // the last failure; set while away
 }
+
+// calmTime is how long no call fails before a store counts as available again:
+// of calls at one time some may fail and others not, as where a limiter is away
+// and some limits have a policy for that.
+const calmTime = time.Second
 
 // saw takes note of a call's error. ErrFenced is an answer of the store;
 // ErrNotFound, the other one, does not come here (see Gate.lookup).
@@ -65,12 +71,17 @@ func (h *health) saw(ctx context.Context, g *Gate, r *Request, err error) {
 	if errors.Is(err, idempotency.ErrFenced) {
 		err = nil
 	}
-	switch {
-	case err != nil && h.away.CompareAndSwap(false, true):
-		g.log(ctx, slog.LevelWarn, r, "the "+h.what+" is unavailable", slog.Any("err", err))
-	case err != nil:
-		g.log(ctx, slog.LevelDebug, r, "the "+h.what+" is unavailable", slog.Any("err", err))
-	case h.away.Load() && h.away.CompareAndSwap(true, false):
+	if err != nil {
+		now := time.Now()
+		h.failed.Store(&now)
+		level := slog.LevelDebug
+		if h.away.CompareAndSwap(false, true) {
+			level = slog.LevelWarn
+		}
+		g.log(ctx, level, r, "the "+h.what+" is unavailable", slog.Any("err", err))
+		return
+	}
+	if h.away.Load() && time.Since(*h.failed.Load()) >= calmTime && h.away.CompareAndSwap(true, false) {
 		g.log(ctx, slog.LevelInfo, r, "the "+h.what+" is available again")
 	}
 }

@@ -19,16 +19,30 @@ type Cluster struct {
 // cluster is and knows all others, and every replica has its master's data.
 func StartCluster(t testing.TB, masters, replicasOfEach int) *Cluster {
 	t.Helper()
+	return startCluster(t, nil, masters, replicasOfEach)
+}
+
+// StartTLSCluster is StartCluster for servers that speak only TLS.
+func StartTLSCluster(t testing.TB, certs Certificates, masters, replicasOfEach int) *Cluster {
+	t.Helper()
+	return startCluster(t, &certs, masters, replicasOfEach)
+}
+
+func startCluster(t testing.TB, certs *Certificates, masters, replicasOfEach int) *Cluster {
+	t.Helper()
 	top := t.TempDir()
 	c := &Cluster{}
 	var all []*Server
 	args := []string{"--cluster", "create"}
+	if certs != nil {
+		args = append(certs.cli(), args...)
+	}
 	for i := range masters * (1 + replicasOfEach) {
 		bus, err := freePort()
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := New(subdir(t, top, strconv.Itoa(i)), "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus),
+		s, err := newServer(subdir(t, top, strconv.Itoa(i)), certs, false, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus),
 			"--cluster-node-timeout", "1500", "--repl-ping-replica-period", "1", "--cluster-replica-validity-factor", "0", "--appendfsync", "everysec")
 		if err != nil {
 			t.Fatal(err)

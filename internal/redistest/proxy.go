@@ -6,20 +6,27 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
-// Proxy stands between a client and a server, and can lose replies.
+// Proxy stands between a client and a server, and hurts what passes. Its
+// methods may be called concurrently.
 type Proxy struct {
 	// Addr is where it listens.
 	Addr string
 
 	target string
 	lose   atomic.Bool
-	l      net.Listener
+	delay  atomic.Int64
+	calls  atomic.Int64
 	wg     sync.WaitGroup
 
-	mu    sync.Mutex
-	conns map[net.Conn]bool
+	mu       sync.Mutex
+	l        net.Listener // nil while it refuses
+	conns    map[net.Conn]bool
+	swallows chan struct{} // closed when it no longer swallows; nil if it does not
+	closed   bool
+	done     chan struct{}
 }
 
 // StartProxy starts a proxy in front of the server. It ends with the test.
@@ -29,8 +36,8 @@ func StartProxy(t testing.TB, s *Server) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{Addr: l.Addr().String(), target: s.Addr, l: l, conns: map[net.Conn]bool{}}
-	p.wg.Go(p.accept)
+	p := &Proxy{Addr: l.Addr().String(), target: s.Addr, l: l, conns: map[net.Conn]bool{}, done: make(chan struct{})}
+	p.wg.Go(func() { p.accept(l) })
 	t.Cleanup(p.close)
 	return p
 }
@@ -39,9 +46,56 @@ func StartProxy(t testing.TB, s *Server) *Proxy {
 // when the server answers.
 func (p *Proxy) LoseReply() { p.lose.Store(true) }
 
-func (p *Proxy) accept() {
+// Delay makes every reply later by d; 0 ends that.
+func (p *Proxy) Delay(d time.Duration) { p.delay.Store(int64(d)) }
+
+// Swallow lets connections be made and stay, and no byte pass in either
+// direction, until it is called with false: then those that were swallowed go
+// on.
+func (p *Proxy) Swallow(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if on && p.swallows == nil {
+		p.swallows = make(chan struct{})
+	} else if !on && p.swallows != nil {
+		close(p.swallows)
+		p.swallows = nil
+	}
+}
+
+// Refuse breaks all connections and lets nobody connect, until it is called
+// with false.
+func (p *Proxy) Refuse(t testing.TB, on bool) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if on && p.l != nil {
+		_ = p.l.Close()
+		p.l = nil
+		for c := range p.conns {
+			_ = c.Close()
+		}
+	} else if !on && p.l == nil {
+		// Somebody's outgoing connection may have the port for a moment.
+		l, err := net.Listen("tcp", p.Addr)
+		for begin := time.Now(); err != nil && time.Since(begin) < patience; l, err = net.Listen("tcp", p.Addr) {
+			p.wait(10 * time.Millisecond)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.l = l
+		p.wg.Go(func() { p.accept(l) })
+	}
+}
+
+// Scripts is how many scripts have been sent through it, or to it and been
+// swallowed.
+func (p *Proxy) Scripts() int64 { return p.calls.Load() }
+
+func (p *Proxy) accept(l net.Listener) {
 	for {
-		client, err := p.l.Accept()
+		client, err := l.Accept()
 		if err != nil {
 			return
 		}
@@ -50,9 +104,11 @@ func (p *Proxy) accept() {
 			_ = client.Close()
 			continue
 		}
-		p.mu.Lock()
-		p.conns[client], p.conns[server] = true, true
-		p.mu.Unlock()
+		if !p.keep(client, server) {
+			_ = client.Close()
+			_ = server.Close()
+			continue
+		}
 		end := func() {
 			_ = client.Close()
 			_ = server.Close()
@@ -64,22 +120,71 @@ func (p *Proxy) accept() {
 		var lost atomic.Bool // whether this connection's next reply is to be lost
 		p.wg.Go(func() {
 			defer end()
-			pass(server, client, func(b []byte) bool {
-				if bytes.Contains(b, []byte("EVALSHA")) && p.lose.CompareAndSwap(true, false) {
+			p.pass(server, client, func(b []byte) bool {
+				n := bytes.Count(b, []byte("EVALSHA"))
+				p.calls.Add(int64(n))
+				if n > 0 && p.lose.CompareAndSwap(true, false) {
 					lost.Store(true)
 				}
-				return true
+				return p.open()
 			})
 		})
 		p.wg.Go(func() {
 			defer end()
-			pass(client, server, func([]byte) bool { return !lost.Load() })
+			p.pass(client, server, func([]byte) bool {
+				return !lost.Load() && p.wait(time.Duration(p.delay.Load())) && p.open()
+			})
 		})
 	}
 }
 
+// keep notes the connections, unless the proxy refuses or has ended.
+func (p *Proxy) keep(conns ...net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.l == nil || p.closed {
+		return false
+	}
+	for _, c := range conns {
+		p.conns[c] = true
+	}
+	return true
+}
+
+// open returns once nothing is swallowed any more; false if the proxy has
+// ended.
+func (p *Proxy) open() bool {
+	p.mu.Lock()
+	swallows := p.swallows
+	p.mu.Unlock()
+	if swallows == nil {
+		return true
+	}
+	select {
+	case <-swallows:
+		return true
+	case <-p.done:
+		return false
+	}
+}
+
+// wait waits for d; false if the proxy has ended.
+func (p *Proxy) wait(d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-p.done:
+		return false
+	}
+}
+
 // pass copies until one of the connections ends, or look says no.
-func pass(to, from net.Conn, look func([]byte) bool) {
+func (p *Proxy) pass(to, from net.Conn, look func([]byte) bool) {
 	b := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(b)
@@ -98,8 +203,12 @@ func pass(to, from net.Conn, look func([]byte) bool) {
 }
 
 func (p *Proxy) close() {
-	_ = p.l.Close()
 	p.mu.Lock()
+	p.closed = true
+	close(p.done)
+	if p.l != nil {
+		_ = p.l.Close()
+	}
 	for c := range p.conns {
 		_ = c.Close()
 	}

@@ -30,6 +30,7 @@ type Server struct {
 	Dir string
 
 	port int
+	tls  *Certificates // nil without TLS
 	args []string
 	cmd  *exec.Cmd
 	done chan struct{} // closed once the process is gone
@@ -54,17 +55,22 @@ func Start(t testing.TB, args ...string) *Server {
 
 // New is Start without a test: the caller kills the server and removes the
 // directory.
-func New(dir string, args ...string) (*Server, error) {
+func New(dir string, args ...string) (*Server, error) { return newServer(dir, nil, false, args...) }
+
+func newServer(dir string, tls *Certificates, clients bool, args ...string) (*Server, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Dir: dir, port: port, Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), more: make(chan struct{})}
+	s := &Server{Dir: dir, port: port, tls: tls, Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), more: make(chan struct{})}
 	s.args = append([]string{
 		"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir, "--save", "",
 		"--appendonly", "yes", "--appendfsync", "always", "--loglevel", "notice", "--logfile", "",
 		"--enable-debug-command", "local", "--repl-diskless-sync-delay", "0", "--shutdown-timeout", "0",
 	}, args...)
+	if tls != nil {
+		s.args = append(s.args, tls.args(strconv.Itoa(port), clients)...)
+	}
 	if err := s.start("Ready to accept connections"); err != nil {
 		return nil, err
 	}
@@ -195,7 +201,11 @@ func (s *Server) signal(t testing.TB, sig syscall.Signal) {
 // Cli runs redis-cli against the server and returns what it prints.
 func (s *Server) Cli(t testing.TB, args ...string) string {
 	t.Helper()
-	out, err := exec.Command("redis-cli", append([]string{"-p", strconv.Itoa(s.port)}, args...)...).CombinedOutput()
+	first := []string{"-p", strconv.Itoa(s.port)}
+	if s.tls != nil {
+		first = append(first, s.tls.cli()...)
+	}
+	out, err := exec.Command("redis-cli", append(first, args...)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("redistest: redis-cli %v: %v: %s", args, err, out)
 	}

@@ -74,7 +74,8 @@ func packState(s *ratelimit.State, now int64) (packed string, used time.Duration
 		b := make([]byte, 1, logSize+8*len(entries))
 		b[0] = kindLog
 		b = appendInts(b, s.Arrival, s.Window, s.Quota, s.Since, s.Returned, 0)
-		return string(appendInts(b, entries...)), micro(entries[len(entries)-1] + s.Window - now)
+		// What is left of a Return may be over long since.
+		return string(appendInts(b, entries...)), micro(max(0, entries[len(entries)-1]+s.Window-now))
 	}
 	// The time in which the burst comes back. A state that was restated at a
 	// lower rate may owe more than the rule's capacity: hence a rule of its own.

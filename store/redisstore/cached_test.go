@@ -1,10 +1,15 @@
 package redisstore_test
 
 import (
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/internal/redistest"
 	"github.com/escapement-dev/escapement/ratelimit"
 	"github.com/escapement-dev/escapement/store/redisstore"
 )
@@ -55,5 +60,67 @@ func TestCachedAdmitRefusesOnlyByRequests(t *testing.T) {
 	}
 	if n := scriptCalls(t); n > 2 { // after a second the cache asks again
 		t.Fatalf("50 requests too many became %d calls", n)
+	}
+}
+
+// TestAttackCostsRedisLittle: ten requests too many with each honest one, half
+// of them with a key. INFO commandstats counts hardly more calls than for the
+// honest ones alone.
+func TestAttackCostsRedisLittle(t *testing.T) {
+	const honest, callers, times = 2000, 8, 10
+	server := redistest.Start(t, "--appendfsync", "no")
+	plain := openTenants(t, "redis://"+server.Addr, nil)
+	rule := ratelimit.Rule{Name: "r", Quota: 10, Window: time.Hour}
+	calls := func(attackers int) int64 {
+		t.Helper()
+		s, err := plain.Cached(redisstore.DenyCacheOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		request := func(subject string, i int) bool {
+			charges := []ratelimit.Charge{{Rule: rule, Subject: subject, Cost: 1}}
+			var d ratelimit.Decision
+			var err error
+			if i%2 == 0 {
+				d, err = s.Take(t.Context(), charges)
+			} else {
+				d, _, err = s.Admit(t.Context(), charges, nil, newClaim(i))
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			return d.Allowed
+		}
+		server.Cli(t, "flushall")
+		server.Cli(t, "config", "resetstat")
+		var admitted atomic.Int64
+		var wait sync.WaitGroup
+		for w := range callers {
+			wait.Go(func() {
+				for i := w; i < honest; i += callers {
+					for n := range attackers {
+						if request("acme", i+n) {
+							admitted.Add(1)
+						}
+					}
+					if !request(fmt.Sprint("203.0.113.", i), i) {
+						t.Error("an honest request is refused")
+					}
+				}
+			})
+		}
+		wait.Wait()
+		if attackers > 0 && admitted.Load() != rule.Quota {
+			t.Errorf("%d of the attacker's requests passed, want %d", admitted.Load(), rule.Quota)
+		}
+		n, err := strconv.ParseInt(scriptStats.FindStringSubmatch(server.Cli(t, "info", "commandstats"))[1], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	without := calls(0)
+	if with := calls(times); with*100 >= without*105 {
+		t.Errorf("the attack made %d calls of Redis %d: want less than 5%% more", without, with)
 	}
 }

@@ -27,7 +27,8 @@ type confirmation struct {
 // A Reserve that is not confirmed in time is given back and returns
 // ErrUnconfirmed. A SaveStep returns ErrUnconfirmed, and the step is saved; it
 // may be repeated. An End that is not confirmed returns nil, for the operation
-// has run: it is counted in [Store.Unconfirmed].
+// has run: it is counted in [Store.Unconfirmed], and told to
+// Options.OnUnconfirmed.
 //
 // Admit makes its parts separate calls. This narrows what a failover can lose
 // and does not close it: Redis may make a replica the master that has not the
@@ -110,6 +111,9 @@ func (s *Store) runConfirmed(ctx context.Context, sc *script, keys, args []strin
 		return msg, err
 	}
 	s.confirm.short.Add(1)
+	if s.onUnconfirmed != nil {
+		s.onUnconfirmed(sc.name)
+	}
 	if sc == endScript {
 		return msg, nil
 	}

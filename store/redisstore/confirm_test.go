@@ -2,6 +2,8 @@ package redisstore_test
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,16 +20,25 @@ func TestConfirmed(t *testing.T) {
 		master := redistest.Start(t)
 		replica := redistest.Start(t, "--replicaof", strings.ReplaceAll(master.Addr, ":", " "))
 		replica.Expect(t, 0, "MASTER <-> REPLICA sync: Finished with success")
-		confirmed(t, open(t, "redis://"+master.Addr, nil), []*redistest.Server{replica})
+		confirmed(t, "redis://"+master.Addr, []*redistest.Server{replica})
 	})
 	t.Run("cluster", func(t *testing.T) {
 		c := redistest.StartCluster(t, 3, 1)
-		confirmed(t, open(t, "redis+cluster://"+strings.Join(c.Addrs(), ","), nil), c.Replicas)
+		confirmed(t, "redis+cluster://"+strings.Join(c.Addrs(), ","), c.Replicas)
 	})
 }
 
-func confirmed(t *testing.T, plain *redisstore.Store, replicas []*redistest.Server) {
+func confirmed(t *testing.T, url string, replicas []*redistest.Server) {
 	t.Helper()
+	var told []string
+	plain, err := redisstore.Open(url, redisstore.Options{
+		Prefix:        fmt.Sprintf("test%d:", prefixes.Add(1)),
+		OnUnconfirmed: func(write string) { told = append(told, write) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
 	s, err := plain.Confirmed(1, 200*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
@@ -53,6 +64,7 @@ func confirmed(t *testing.T, plain *redisstore.Store, replicas []*redistest.Serv
 		}
 	}
 	short := s.Unconfirmed()
+	told = nil
 	first, second := start(1), start(2)
 	if err := s.SaveStep(ctx, first, idempotency.Step{Name: "pay"}); err != nil {
 		t.Fatal(err)
@@ -83,6 +95,9 @@ func confirmed(t *testing.T, plain *redisstore.Store, replicas []*redistest.Serv
 	}
 	if got := s.Unconfirmed() - short; got != 3 {
 		t.Fatalf("%d writes were not confirmed, want 3", got)
+	}
+	if want := []string{"reserve", "save step", "end"}; !slices.Equal(told, want) {
+		t.Fatalf("the hook was told of %q, want %q", told, want)
 	}
 	if a, err := s.Reserve(ctx, newClaim(2)); err != nil || a.Outcome != idempotency.Replayed {
 		t.Fatalf("the repeat is %v, %v", a.Outcome, err)

@@ -2,6 +2,8 @@ package redisstore
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net"
 	"strings"
@@ -20,6 +22,13 @@ var (
 	// ErrUnconfirmed: too few replicas had the claim in time; it was given
 	// back, and nothing may be executed. See [Store.Confirmed].
 	ErrUnconfirmed = errors.New("redisstore: not confirmed by the replicas")
+	// ErrFile: a file that the URL names cannot be read, or has not what it
+	// should.
+	ErrFile = errors.New("redisstore: a file that the URL names")
+	// ErrRejected: the server and this program do not accept each other: user
+	// or password, certificates, TLS where there is none. It does not pass by
+	// itself. Nothing changed.
+	ErrRejected = errors.New("redisstore: rejected")
 	// ErrBusy: others kept changing the same limit; nothing changed. It comes
 	// only while the numbers of a rule differ between nodes.
 	ErrBusy = errors.New("redisstore: others keep changing the same limit")
@@ -76,7 +85,15 @@ func explain(what string, err error) error {
 		if text, ok := replyTexts[word]; ok {
 			f.text = "redisstore: " + what + ": " + text + " (" + err.Error() + ")"
 			f.is = []error{ErrUnavailable, ErrNotExecuted}
+			if word == "NOAUTH" || word == "WRONGPASS" || word == "NOPERM" {
+				f.is = append(f.is, ErrRejected)
+			}
 		}
+		return f
+	}
+	if text := handshake(err); text != "" {
+		f.text = "redisstore: " + what + ": " + text + " (" + err.Error() + ")"
+		f.is = []error{ErrUnavailable, ErrNotExecuted, ErrRejected}
 		return f
 	}
 	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
@@ -89,6 +106,20 @@ func explain(what string, err error) error {
 	}
 	f.is = []error{ErrUnavailable}
 	return f
+}
+
+// handshake says what a TLS handshake failed of; "" if err is something else.
+func handshake(err error) string {
+	if cert := (*tls.CertificateVerificationError)(nil); errors.As(err, &cert) {
+		if name := (x509.HostnameError{}); errors.As(err, &name) {
+			return "the server's certificate is for another name"
+		}
+		return "nobody trusted has signed the server's certificate: ca=FILE in the URL's query names who has"
+	}
+	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "remote error" { // an alert
+		return "the server does not accept the certificate of this side: cert=FILE and key=FILE in the URL's query name one"
+	}
+	return ""
 }
 
 // passing reports whether err may pass by itself, so that a call that may be

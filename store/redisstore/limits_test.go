@@ -116,3 +116,27 @@ func TestLogIsTrimmed(t *testing.T) {
 		t.Fatalf("after 60,000 entries, of a quota of 1000, the log has %d bytes, %v", n, err)
 	}
 }
+
+// What is given back may leave entries that are over for longer than a key
+// lives: the log is still written, and the charge given back.
+func TestReturnLeavesWhatIsLongOver(t *testing.T) {
+	clock := fixedClock()
+	s := open(t, "redis://"+shared.Addr, clock)
+	log := ratelimit.Rule{Name: "log", Algorithm: ratelimit.SlidingWindowLog, Quota: 2, Window: time.Minute}
+	charge := []ratelimit.Charge{{Rule: log, Subject: "s", Cost: 1}}
+	if d, err := s.Take(t.Context(), charge); err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	clock.Advance(3 * time.Hour)
+	d, err := s.Take(t.Context(), charge)
+	if err != nil || !d.Allowed {
+		t.Fatal(d, err)
+	}
+	if err := s.Return(t.Context(), d.Taken); err != nil {
+		t.Fatal(err)
+	}
+	charge[0].Cost = 0
+	if d, err := s.Take(t.Context(), charge); err != nil || d.Levels[0].Remaining != 2 {
+		t.Fatalf("after the charge was given back the level is %+v, %v", d.Levels, err)
+	}
+}

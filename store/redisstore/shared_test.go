@@ -2,7 +2,6 @@ package redisstore_test
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,13 +16,21 @@ import (
 	"github.com/escapement-dev/escapement/store/redisstore"
 )
 
-// TestTwoNodesShareALimit: T5 over two nodes, whose own clocks are an hour
-// apart from the server's and do not matter. The bound is judged by the store's
-// own times of admission.
+// TestTwoNodesShareALimit: T5 over two nodes, whose own clocks are an hour ahead
+// of and behind the server's and do not matter. The bound is judged by the
+// store's own times of admission.
 func TestTwoNodesShareALimit(t *testing.T) {
 	prefix := fmt.Sprintf("test%d:", prefixes.Add(1))
 	url := "redis://" + shared.Addr
-	nodes := []*redisstore.Store{openAt(t, url, prefix, nil), openAt(t, url, prefix, nil)}
+	var nodes []*redisstore.Cached
+	for _, off := range []time.Duration{-time.Hour, time.Hour} {
+		// What refuses here without asking is all that has a clock of its own.
+		n, err := openAt(t, url, prefix, nil).Cached(redisstore.DenyCacheOptions{Now: func() time.Time { return time.Now().Add(off) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes = append(nodes, n)
+	}
 	rule := ratelimit.Rule{Name: "r", Quota: 10, Window: time.Second, Burst: 20}
 	var mu sync.Mutex
 	var times []int64
@@ -138,44 +145,4 @@ func holdForEver(t *testing.T, url, prefix string) {
 	}
 	fmt.Println("held")
 	select {}
-}
-
-// TestCallsThatEndLeaveNoKeyHeld: contexts that end at any time of a Reserve,
-// before, while and after it is under way.
-func TestCallsThatEndLeaveNoKeyHeld(t *testing.T) {
-	s := open(t, "redis://"+shared.Addr, nil)
-	const n = 2000
-	var wait sync.WaitGroup
-	var lost atomic.Int64
-	for w := range 8 {
-		wait.Go(func() {
-			for i := w; i < n; i += 8 {
-				c := newClaim(i)
-				ctx, cancel := contextFor(t, time.Duration(i%200)*5*time.Microsecond)
-				a, err := s.Reserve(ctx, c)
-				cancel()
-				if err != nil {
-					if !errors.Is(err, redisstore.ErrUnavailable) && ctx.Err() == nil {
-						t.Error(err)
-					}
-					lost.Add(1)
-					if err := s.Void(t.Context(), c.Key, c.Owner); err != nil {
-						t.Error(err)
-					}
-				} else if err := s.End(t.Context(), a.Reservation, idempotency.NotRun()); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	wait.Wait()
-	if lost.Load() == 0 || lost.Load() == n {
-		t.Fatalf("%d of %d contexts ended in time: the test has tested nothing", lost.Load(), n)
-	}
-	for i := range n {
-		c := newClaim(i)
-		if a, err := s.Reserve(t.Context(), c); err != nil || a.Outcome != idempotency.Started {
-			t.Fatalf("key %d is %v, %v, want it free", i, a.Outcome, err)
-		}
-	}
 }

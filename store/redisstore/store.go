@@ -3,8 +3,11 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -28,6 +31,11 @@ type Options struct {
 	Spread bool
 	// AllowEviction lets Check pass although the server may evict records.
 	AllowEviction bool
+	// OnUnconfirmed, if set, is told of every write of a Confirmed store that
+	// too few replicas had in time: "reserve", which was given back, "save step"
+	// or "end", which stay. It must return at once, and may be called
+	// concurrently.
+	OnUnconfirmed func(write string)
 	// Now, for tests: the time, instead of the server's. Nil: the server's.
 	Now func() time.Time
 }
@@ -49,6 +57,8 @@ type Store struct {
 	confirm  confirmation
 	allow    bool // AllowEviction
 	pulse    *pulse
+
+	onUnconfirmed func(write string)
 }
 
 var (
@@ -71,12 +81,13 @@ func New(client rueidis.Client, o Options) (*Store, error) {
 	}
 	return &Store{
 		client: client, prefix: o.Prefix, tenantOf: o.TenantOf, spread: o.Spread, now: o.Now, sweep: new(sweeper),
-		allow: o.AllowEviction, pulse: newPulse(),
+		allow: o.AllowEviction, pulse: newPulse(), onUnconfirmed: o.OnUnconfirmed,
 	}, nil
 }
 
 // Open connects to the Redis that the URL names; see [ParseURL]. Close the
-// store when it is no longer used.
+// store when it is no longer used. The error is ErrUnavailable where no server
+// answers, and ErrRejected too where trying again does not help.
 func Open(url string, o Options) (*Store, error) {
 	opt, err := ParseURL(url)
 	if err != nil {
@@ -87,7 +98,7 @@ func Open(url string, o Options) (*Store, error) {
 	}
 	client, err := rueidis.NewClient(opt)
 	if err != nil {
-		return nil, explain("connect", err)
+		return nil, explain("connect", guess(err, opt.TLSConfig != nil))
 	}
 	s, err := New(client, o)
 	if err != nil {
@@ -96,6 +107,20 @@ func Open(url string, o Options) (*Store, error) {
 	}
 	s.owned = true
 	return s, nil
+}
+
+// guess adds what an error that says little most often means at the start.
+func guess(err error, tls bool) error {
+	gone := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	switch {
+	case gone && tls:
+		return fmt.Errorf("the server closed the connection: does it accept the certificate (cert and key in the URL's query)? %w", err)
+	case gone:
+		return fmt.Errorf("the server closed the connection: does it want TLS (rediss)? %w", err)
+	case tls && errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("no TLS handshake in time: does the server speak TLS there? %w", err)
+	}
+	return err
 }
 
 // Close closes the connections of a store that was made by Open. Calls that

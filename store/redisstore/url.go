@@ -2,10 +2,12 @@ package redisstore
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -22,19 +24,97 @@ import (
 // rediss://, rediss+sentinel:// and rediss+cluster:// use TLS. User, password,
 // ports and database may be left out. The path of a Sentinel URL is the name
 // of its master, and then the database. The query may have sentinel_user and
-// sentinel_password.
+// sentinel_password, and with TLS the names of PEM files: ca, the authority
+// that signs the servers' certificates, in place of the system's; cert and key,
+// which are shown to servers that ask who is calling. The files are read.
 //
-// The error never has the password in it.
+// The error is ErrFile for a file that cannot be used, and never has the
+// password in it.
 func ParseURL(text string) (rueidis.ClientOption, error) {
+	o, files, err := parseURL(text)
+	if err != nil {
+		return o, err
+	}
+	return o, files.load(o.TLSConfig)
+}
+
+// CheckURL returns what [ParseURL] finds wrong with a URL, and reads no files.
+func CheckURL(text string) error {
+	_, _, err := parseURL(text)
+	return err
+}
+
+// tlsFiles are the names of PEM files.
+type tlsFiles struct{ ca, cert, key string }
+
+func (f tlsFiles) load(c *tls.Config) error {
+	if f.ca != "" {
+		pem, err := os.ReadFile(f.ca)
+		if err != nil {
+			return fmt.Errorf("%w: ca: %w", ErrFile, err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("%w: ca: %s has no certificate in PEM form", ErrFile, f.ca)
+		}
+	}
+	if f.cert != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return fmt.Errorf("%w: cert %s, key %s: %w", ErrFile, f.cert, f.key, err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return nil
+}
+
+func parseURL(text string) (o rueidis.ClientOption, files tlsFiles, err error) {
+	o, query, err := parseAddress(text)
+	if err != nil {
+		return o, files, err
+	}
+	sentinel := o.Sentinel.MasterSet != ""
+	for name, values := range query {
+		var into *string
+		switch {
+		case sentinel && name == "sentinel_user":
+			into = &o.Sentinel.Username
+		case sentinel && name == "sentinel_password":
+			into = &o.Sentinel.Password
+		case name == "ca":
+			into = &files.ca
+		case name == "cert":
+			into = &files.cert
+		case name == "key":
+			into = &files.key
+		default:
+			return o, files, fmt.Errorf("redisstore: the URL's query has %q, which is not known", name)
+		}
+		if len(values) != 1 || values[0] == "" {
+			return o, files, fmt.Errorf("redisstore: the URL's query has %q without a value, or twice", name)
+		}
+		*into = values[0]
+	}
+	switch {
+	case files != tlsFiles{} && o.TLSConfig == nil:
+		return o, files, errors.New("redisstore: the URL names files for TLS, and its scheme is one without: want rediss")
+	case (files.cert == "") != (files.key == ""):
+		return o, files, errors.New("redisstore: the URL's query has only one of cert and key: want both")
+	}
+	return o, files, nil
+}
+
+// parseAddress reads everything but the query.
+func parseAddress(text string) (rueidis.ClientOption, url.Values, error) {
 	var o rueidis.ClientOption
 	// Several hosts with ports are no URL to net/url: only the first is left.
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
-		return o, errors.New("redisstore: the URL has no scheme: want redis://, redis+sentinel:// or redis+cluster:// (rediss for TLS)")
+		return o, nil, errors.New("redisstore: the URL has no scheme: want redis://, redis+sentinel:// or redis+cluster:// (rediss for TLS)")
 	}
-	authority, path, _ := strings.Cut(rest, "/")
-	if q := strings.IndexByte(authority, '?'); q >= 0 {
-		authority, path = authority[:q], authority[q:]
+	authority, path := rest, ""
+	if i := strings.IndexAny(rest, "/?"); i >= 0 {
+		authority, path = rest[:i], strings.TrimPrefix(rest[i:], "/")
 	}
 	user := ""
 	if i := strings.LastIndexByte(authority, '@'); i >= 0 {
@@ -42,7 +122,7 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 	}
 	u, err := url.Parse("x://" + user + "host/" + path)
 	if err != nil {
-		return o, errors.New("redisstore: the URL cannot be read: escape special characters of user and password with %, as in %40 for @")
+		return o, nil, errors.New("redisstore: the URL cannot be read: escape special characters of user and password with %, as in %40 for @")
 	}
 	kind, tlsOn := strings.CutPrefix(scheme, "rediss")
 	if !tlsOn {
@@ -58,30 +138,23 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 	case "+sentinel":
 		defaultPort = "26379"
 		if len(parts) == 0 {
-			return o, errors.New("redisstore: a sentinel URL needs the name of the master as its path, as in redis+sentinel://host:26379/main")
+			return o, nil, errors.New("redisstore: a sentinel URL needs the name of the master as its path, as in redis+sentinel://host:26379/main")
 		}
 		o.Sentinel.MasterSet, parts = parts[0], parts[1:]
-		o.Sentinel.Username = u.Query().Get("sentinel_user")
-		o.Sentinel.Password = u.Query().Get("sentinel_password")
 	case "+cluster":
 		o.ShuffleInit = true
 		if len(parts) > 0 {
-			return o, errors.New("redisstore: a cluster has only the database 0: the URL ends after its hosts")
+			return o, nil, errors.New("redisstore: a cluster has only the database 0: the URL ends after its hosts")
 		}
 	default:
-		return o, fmt.Errorf("redisstore: the scheme %q is not known: want redis, redis+sentinel, redis+cluster, or rediss for TLS", scheme)
+		return o, nil, fmt.Errorf("redisstore: the scheme %q is not known: want redis, redis+sentinel, redis+cluster, or rediss for TLS", scheme)
 	}
 	if len(parts) > 1 {
-		return o, errors.New("redisstore: the URL's path has too many parts")
+		return o, nil, errors.New("redisstore: the URL's path has too many parts")
 	}
 	if len(parts) == 1 {
 		if o.SelectDB, err = strconv.Atoi(parts[0]); err != nil || o.SelectDB < 0 {
-			return o, fmt.Errorf("redisstore: the database %q is not a number", parts[0])
-		}
-	}
-	for name := range u.Query() {
-		if kind != "+sentinel" || name != "sentinel_user" && name != "sentinel_password" {
-			return o, fmt.Errorf("redisstore: the URL's query has %q, which is not known", name)
+			return o, nil, fmt.Errorf("redisstore: the database %q is not a number", parts[0])
 		}
 	}
 	for _, h := range strings.Split(authority, ",") {
@@ -90,12 +163,12 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 			host, port = strings.Trim(h, "[]"), defaultPort
 		}
 		if host == "" {
-			return o, errors.New("redisstore: the URL has no host")
+			return o, nil, errors.New("redisstore: the URL has no host")
 		}
 		o.InitAddress = append(o.InitAddress, net.JoinHostPort(host, port))
 	}
 	if len(o.InitAddress) > 1 && kind == "" {
-		return o, errors.New("redisstore: the URL has several hosts: want redis+sentinel:// or redis+cluster://")
+		return o, nil, errors.New("redisstore: the URL has several hosts: want redis+sentinel:// or redis+cluster://")
 	}
 	if tlsOn {
 		o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
@@ -113,5 +186,5 @@ func ParseURL(text string) (rueidis.ClientOption, error) {
 	o.DisableCache = true
 	o.DisableRetry = true
 	o.AlwaysPipelining = true
-	return o, nil
+	return o, u.Query(), nil
 }

@@ -32,19 +32,24 @@ func TestParseURL(t *testing.T) {
 		}
 	}
 	for url, want := range map[string]string{
-		"localhost:6379":            "no scheme",
-		"http://h":                  "not known",
-		"redis://":                  "no host",
-		"redis://a,b":               "several hosts",
-		"redis://h/x":               "not a number",
-		"redis://h/1/2":             "too many parts",
-		"redis://h?timeout=3":       "not known",
-		"redis+sentinel://h":        "name of the master",
-		"redis+cluster://h/1":       "only the database 0",
-		"redis://u:se%cret@h":       "escape special characters",
-		"redis+other://u:secret@h":  "not known",
-		"redis+sentinel://h/m/x":    "not a number",
-		"redis://u:secret@h/secret": "not a number",
+		"localhost:6379":                    "no scheme",
+		"http://h":                          "not known",
+		"redis://":                          "no host",
+		"redis://a,b":                       "several hosts",
+		"redis://h/x":                       "not a number",
+		"redis://h/1/2":                     "too many parts",
+		"redis://h?timeout=3":               "not known",
+		"redis+sentinel://h":                "name of the master",
+		"redis+cluster://h/1":               "only the database 0",
+		"redis://u:se%cret@h":               "escape special characters",
+		"redis://h?ca=/x":                   "scheme is one without",
+		"rediss://h?cert=/x":                "only one of cert and key",
+		"rediss://h/0?ca=":                  "without a value",
+		"rediss://h?ca=/x&ca=/y":            "twice",
+		"redis+cluster://h?sentinel_user=x": "not known",
+		"redis+other://u:secret@h":          "not known",
+		"redis+sentinel://h/m/x":            "not a number",
+		"redis://u:secret@h/secret":         "not a number",
 	} {
 		_, err := redisstore.ParseURL(url)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -2,52 +2,26 @@ package e2e
 
 import (
 	"fmt"
-	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/escapement-dev/escapement/internal/redistest"
 )
 
 // startCluster starts a Redis Cluster of three masters and returns its URL.
-func startCluster(t *testing.T) (url string, masters []*redisServer) {
+func startCluster(t *testing.T, replicasOfEach int) (*redistest.Cluster, string) {
 	t.Helper()
-	args, hosts := []string{"--cluster", "create"}, []string{}
-	for range 3 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, bus, _ := net.SplitHostPort(l.Addr().String())
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		s := startRedis(t, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "5000")
-		masters = append(masters, s)
-		hosts = append(hosts, strings.TrimPrefix(s.url, "redis://"))
-	}
-	if out, err := exec.Command("redis-cli", append(append(args, hosts...), "--cluster-yes")...).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	for _, s := range masters {
-		if !soon(func() bool {
-			return strings.Contains(s.cli(t, "cluster", "info"), "cluster_state:ok") &&
-				strings.Count(s.cli(t, "cluster", "slots"), "127.0.0.1") == len(masters)
-		}) {
-			t.Fatal("the cluster does not form")
-		}
-	}
-	return "redis+cluster://" + strings.Join(hosts, ","), masters
+	c := redistest.StartCluster(t, 3, replicasOfEach)
+	return c, "redis+cluster://" + strings.Join(c.Addrs(), ",")
 }
 
 // In a Cluster a tenant's keys and limits lie together, the others are asked
 // first, and the start says which; with one tenant, keys are spread.
 func TestRedisCluster(t *testing.T) {
 	t.Parallel()
-	url, masters := startCluster(t)
+	c, url := startCluster(t, 0)
 	up := startUpstream(t)
 	limits := generous + `
 limits:
@@ -88,13 +62,13 @@ limits:
 	for n := range 60 {
 		request{key: fmt.Sprint("spread", n), body: `{"item":"tea"}`}.send(p.url).want(t, http.StatusCreated, "")
 	}
-	for _, s := range masters {
-		if keys := s.cli(t, "--scan", "--pattern", "one:tenant:*:idem:*"); len(strings.Fields(keys)) == 0 {
-			t.Errorf("no record of the one tenant is on the server at port %s", s.port)
+	for _, s := range c.Masters {
+		if keys := s.Cli(t, "--scan", "--pattern", "one:tenant:*:idem:*"); len(strings.Fields(keys)) == 0 {
+			t.Errorf("no record of the one tenant is on the server at %s", s.Addr)
 		}
 	}
-	if c := mustCount(t, up, "orders"); c != (counts{100, 100}) {
-		t.Errorf("the upstream says %+v, want 100 orders of as many POSTs", c)
+	if n := mustCount(t, up, "orders"); n != (counts{100, 100}) {
+		t.Errorf("the upstream says %+v, want 100 orders of as many POSTs", n)
 	}
 }
 
@@ -102,40 +76,10 @@ limits:
 // replica.
 func TestRedisSentinel(t *testing.T) {
 	t.Parallel()
-	master := startRedis(t)
-	startRedis(t, "--replicaof", "127.0.0.1 "+master.port)
-	if !soon(func() bool { return strings.Contains(master.cli(t, "info", "replication"), "state=online") }) {
-		t.Fatal("the replica does not come")
-	}
-	var hosts []string
-	for range 3 {
-		dir := t.TempDir()
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, port, _ := net.SplitHostPort(l.Addr().String())
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		file := filepath.Join(dir, "sentinel.conf")
-		text := fmt.Sprintf("port %s\nbind 127.0.0.1\ndir %s\nsentinel monitor main 127.0.0.1 %s 2\n"+
-			"sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 5000\n", port, dir, master.port)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		w, _, err := launch("redis-server", []string{file, "--sentinel"}, nil, `\+monitor master`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(w.kill)
-		hosts = append(hosts, "127.0.0.1:"+port)
-		if !soon(func() bool { return strings.Contains(w.stdout.String(), "+slave ") }) {
-			t.Fatal("the sentinel does not see the replica")
-		}
-	}
+	redis := redistest.StartSentinel(t, 1)
+	master := redis.Master
 	up := startUpstream(t)
-	p := start(t, up, options{store: "redis+sentinel://" + strings.Join(hosts, ",") + "/main", more: generous + "limits: [{name: a, by: [tenant], rate: 1000/s}]\n"})
+	p := start(t, up, options{store: "redis+sentinel://" + strings.Join(redis.Addrs(), ",") + "/" + redistest.MasterName, more: generous + "limits: [{name: a, by: [tenant], rate: 1000/s}]\n"})
 	if block := p.stdout.String(); !strings.Contains(block, "a failover can lose the last writes, and an operation may run again") {
 		t.Errorf("the block says\n%s", block)
 	}
@@ -144,12 +88,12 @@ func TestRedisSentinel(t *testing.T) {
 	first.want(t, http.StatusCreated, "")
 	offset := regexp.MustCompile(`(?s)slave0:.*,offset=(\d+),.*master_repl_offset:(\d+)`)
 	if !soon(func() bool {
-		m := offset.FindStringSubmatch(master.cli(t, "info", "replication"))
+		m := offset.FindStringSubmatch(master.Cli(t, "info", "replication"))
 		return m != nil && m[1] == m[2]
 	}) {
 		t.Fatal("the replica has not caught up")
 	}
-	master.kill()
+	master.Kill()
 	n := 0
 	if !soon(func() bool {
 		n++

@@ -1,11 +1,8 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"net/http"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -54,7 +51,7 @@ func hung(t *testing.T, s *redisServer, up string, p *program, keysToo bool) {
 		t.Errorf("/readyz says %v", r)
 	}
 
-	s.pause(t)
+	s.Pause(t)
 	pause(time.Second) // what was refused is forgotten
 	from, answers := time.Now(), 0
 	took := func(q request) reply {
@@ -97,7 +94,7 @@ func hung(t *testing.T, s *redisServer, up string, p *program, keysToo bool) {
 		t.Errorf("/readyz says %v while a limit is closed", r)
 	}
 
-	s.resume(t)
+	s.Resume(t)
 	if !soon(func() bool { return get("/v1/payments", "").send(p.url).status == http.StatusOK }) {
 		t.Error("the limiter does not come back")
 	}
@@ -119,78 +116,5 @@ func hung(t *testing.T, s *redisServer, up string, p *program, keysToo bool) {
 	}
 	if err := p.terminate(); err != nil {
 		t.Error(err)
-	}
-}
-
-// Scripts are lost, and Redis is killed and started again, all under load: the
-// first is never noticed; of the second, clients see what the policies name,
-// and every order is made once.
-func TestT7RedisRestartsUnderLoad(t *testing.T) {
-	t.Parallel()
-	s, up := startRedis(t), startUpstream(t)
-	p := startOn(t, s, up, options{settings: patient("1s"), more: generous + "limits: [{name: wide, by: [tenant], rate: 100000/s, on_unavailable: open}]\n"})
-
-	// Each client makes orders, one after the other, to their ends.
-	var made, odd atomic.Int64
-	load := func(ctx context.Context, phase string, allowed func(reply) bool) (stop func()) {
-		var wg sync.WaitGroup
-		for c := range 4 {
-			wg.Go(func() {
-				for n := 0; ctx.Err() == nil; n++ {
-					q := request{key: fmt.Sprintf("%s-%d-%d", phase, c, n), body: `{"item":"tea"}`}
-					for r := q.send(p.url); r.status != http.StatusCreated; r = q.send(p.url) {
-						if !allowed(r) && odd.Add(1) < 5 {
-							t.Errorf("%s: %v", phase, r)
-						}
-						if r.err != nil {
-							return
-						}
-						pause(20 * time.Millisecond)
-					}
-					made.Add(1)
-				}
-			})
-		}
-		return wg.Wait
-	}
-
-	ctx, cancel := context.WithCancel(t.Context())
-	wait := load(ctx, "flush", func(reply) bool { return false })
-	for range 20 {
-		before := made.Load()
-		s.cli(t, "script", "flush")
-		if !soon(func() bool { return made.Load() > before+4 }) {
-			t.Fatal("nothing goes on")
-		}
-	}
-	cancel()
-	wait()
-
-	ctx, cancel = context.WithCancel(t.Context())
-	defer cancel()
-	wait = load(ctx, "restart", func(r reply) bool {
-		switch r.code() {
-		case "store-unavailable", "idempotency-result-not-recorded":
-			return r.status == http.StatusServiceUnavailable
-		case "idempotency-request-in-progress":
-			return r.status == http.StatusConflict
-		}
-		return false
-	})
-	for range 3 {
-		s.kill()
-		pause(200 * time.Millisecond)
-		s.revive(t)
-		before := made.Load()
-		if !soon(func() bool { return made.Load() > before+8 }) {
-			t.Fatal("nothing goes on")
-		}
-	}
-	cancel()
-	wait()
-	// An order whose end was lost on its way is taken over: the upstream, which
-	// knows keys, makes it once.
-	if c := mustCount(t, up, "orders"); c.Count != made.Load() {
-		t.Errorf("the upstream says %+v, and %d orders were answered", c, made.Load())
 	}
 }

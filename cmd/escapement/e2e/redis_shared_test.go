@@ -189,7 +189,7 @@ limits:
   - {name: bucket, by: [tenant], rate: 2/h}
   - {name: log, by: [ip], algorithm: sliding_window_log, rate: 5/h, charge: executions}
 `})
-	watch, _, err := launch("redis-cli", []string{"-p", s.port, "monitor"}, nil, "OK")
+	watch, _, err := launch("redis-cli", []string{"-u", s.url, "monitor"}, nil, "OK")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,79 +1,35 @@
 package e2e
 
 import (
-	"net"
 	"os"
-	"os/exec"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
+
+	"github.com/escapement-dev/escapement/internal/redistest"
 )
 
 // redisServer is a real Redis in a process of its own.
 type redisServer struct {
-	*process
-	url  string
-	port string
-	dir  string
-	args []string
+	*redistest.Server
+	url string
 }
 
-// startRedis starts a Redis on a free port, which writes each command to its
-// file before it answers. It ends with the test.
+// startRedis starts a Redis. It ends with the test.
 func startRedis(t *testing.T, args ...string) *redisServer {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &redisServer{url: "redis://" + address, port: port, dir: t.TempDir(), args: args}
-	s.revive(t)
-	t.Cleanup(func() { s.kill() })
-	return s
+	s := redistest.Start(t, args...)
+	return &redisServer{Server: s, url: "redis://" + s.Addr}
 }
 
-// revive starts the server on its data.
-func (s *redisServer) revive(t *testing.T) {
+// startReplica starts a Redis that follows another, and is in step with it.
+func startReplica(t *testing.T, of *redisServer) *redisServer {
 	t.Helper()
-	p, _, err := launch("redis-server", append([]string{
-		"--port", s.port, "--bind", "127.0.0.1", "--dir", s.dir, "--save", "",
-		"--appendonly", "yes", "--appendfsync", "always", "--logfile", "",
-	}, s.args...), nil, `Ready to accept connections`)
-	if err != nil {
-		t.Fatalf("%v (is the Debian package redis-server installed?)", err)
+	r := startRedis(t, "--replicaof", strings.Replace(of.Addr, ":", " ", 1))
+	if !soon(func() bool { return strings.Contains(of.Cli(t, "info", "replication"), "state=online") }) {
+		t.Fatal("the replica does not come")
 	}
-	s.process = p
-}
-
-// pause stops the process: its connections stay, and nothing answers.
-func (s *redisServer) pause(t *testing.T) { s.signal(t, syscall.SIGSTOP) }
-
-func (s *redisServer) resume(t *testing.T) { s.signal(t, syscall.SIGCONT) }
-
-func (s *redisServer) signal(t *testing.T, sig syscall.Signal) {
-	t.Helper()
-	if err := s.cmd.Process.Signal(sig); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// cli runs redis-cli against the server and returns what it prints.
-func (s *redisServer) cli(t *testing.T, args ...string) string {
-	t.Helper()
-	out, err := exec.Command("redis-cli", append([]string{"-p", s.port}, args...)...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("redis-cli %v: %v: %s", args, err, out)
-	}
-	return strings.TrimSpace(string(out))
+	return r
 }
 
 // generous are deadlines that a busy machine keeps.
@@ -115,7 +71,7 @@ limits:
 	if again := q.send(p.url); !again.same(first) || !again.replayed() {
 		t.Errorf("the repeat gets %v (replayed %v)", again, again.replayed())
 	}
-	keys := s.cli(t, "--scan")
+	keys := s.Cli(t, "--scan")
 	for _, line := range strings.Fields(keys) {
 		if !strings.HasPrefix(line, "shop:") || strings.Contains(line, "-secret") {
 			t.Errorf("the key %q", line)
@@ -145,8 +101,8 @@ func TestRedisUser(t *testing.T) {
 	}
 	s, up := startRedis(t), startUpstream(t)
 	acl := append([]string{"acl", "setuser", "app", "on", ">p@ss/word", "resetkeys", "~shop:*", "resetchannels", "-@all"}, strings.Fields(rights[1])...)
-	s.cli(t, append(acl, rights[2])...)
-	s.cli(t, "acl", "setuser", "default", "off")
+	s.Cli(t, append(acl, rights[2])...)
+	s.Cli(t, "acl", "setuser", "default", "off")
 	s.url = strings.Replace(s.url, "redis://", "redis://app:p%40ss%2Fword@", 1)
 	p := startOn(t, s, up, options{more: `
 redis: {prefix: "shop:"}
@@ -188,21 +144,18 @@ func TestRedisThatEvictsIsRefused(t *testing.T) {
 func TestRedisConfirm(t *testing.T) {
 	t.Parallel()
 	s, up := startRedis(t), startUpstream(t)
-	replica := startRedis(t, "--replicaof", "127.0.0.1 "+s.port)
-	if !soon(func() bool { return strings.Contains(s.cli(t, "info", "replication"), "state=online") }) {
-		t.Fatal("the replica does not come")
-	}
+	replica := startReplica(t, s)
 	p := startOn(t, s, up, options{
 		settings: strings.Replace(settings, "POST /v1/orders: {", "POST /v1/orders: {confirm: 1, ", 1),
 		more:     "redis: {key_deadline: 2s}\n",
 	})
 	q := request{key: "confirmed", body: `{"item":"tea"}`}
 	q.send(p.url).want(t, 201, "")
-	replica.pause(t)
+	replica.Pause(t)
 	lost := request{key: "not-confirmed", body: `{"item":"tea"}`}
 	lost.send(p.url).want(t, 503, "store-unavailable")
 	request{path: "/v1/notes", key: "not-confirmed", body: `{"note":"n"}`}.send(p.url).want(t, 201, "")
-	replica.resume(t)
+	replica.Resume(t)
 	if !soon(func() bool { return lost.send(p.url).status == 201 }) {
 		t.Error("the key is not free again")
 	}

@@ -19,7 +19,7 @@ func TestHostileTenants(t *testing.T) {
 	if soak() {
 		tenants, more = 600_000, 512<<20
 	}
-	demo, err := serve(plainProgram, []string{"TMPDIR=" + t.TempDir()}, "--demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	demo, err := serve(plainProgram, []string{"TMPDIR=" + t.TempDir()}, false, "--demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -139,8 +139,8 @@ func isRedis(kind string) bool {
 func isPostgres(kind string) bool { return kind == "postgres" || kind == "postgresql" }
 
 func parseRedis(s string) (StoreURL, *Fault) {
-	const want = "redis://USER:PASSWORD@HOST:PORT/DB, redis+sentinel://HOST,HOST/MASTER or redis+cluster://HOST,HOST; rediss for TLS"
-	if _, err := redisstore.ParseURL(s); err != nil {
+	const want = "redis://USER:PASSWORD@HOST:PORT/DB, redis+sentinel://HOST,HOST/MASTER or redis+cluster://HOST,HOST; rediss for TLS, with ?ca=FILE"
+	if err := redisstore.CheckURL(s); err != nil {
 		f := &Fault{Problem: "is not the URL of a Redis", Want: want}
 		// What a special character has moved out of the password is not shown.
 		if text := strings.TrimPrefix(err.Error(), "redisstore: "); !strings.Contains(s, "@") {

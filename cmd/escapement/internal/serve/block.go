@@ -58,6 +58,9 @@ func (s *Server) Block(w io.Writer) error {
 			fmt.Fprintf(t, "  warning\t%s\n", text)
 		}
 	}
+	for _, text := range s.stores.notes {
+		fmt.Fprintf(t, "  warning\t%s\n", text)
+	}
 	if err := spoolable(); err != nil {
 		fmt.Fprintf(t, "  warning\tkeyed requests with a body over %d KiB will be answered 503, since it cannot be held in a temporary file: %v\n"+
 			"  \twrite: export TMPDIR=… before the start\n", httpgate.DefaultSpoolMemory>>10, err)

@@ -23,15 +23,20 @@ import (
 )
 
 // openRedis opens one Redis and has its settings looked at.
-func openRedis(ctx context.Context, c *config.Config, u config.StoreURL, keepsRecords bool) (*redisstore.Store, *redisstore.Report, error) {
+func openRedis(ctx context.Context, c *config.Config, u config.StoreURL, keepsRecords bool, onUnconfirmed func(write string)) (*redisstore.Store, *redisstore.Report, error) {
 	s, err := redisstore.Open(u.Address, redisstore.Options{
 		Prefix:        c.Redis.Prefix,
 		TenantOf:      httpgate.TenantOf(c.HTTP().Limits),
 		Spread:        c.Spread(),
 		AllowEviction: c.Redis.AllowEviction || !keepsRecords,
+		OnUnconfirmed: onUnconfirmed,
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", u, err)
+		err = fmt.Errorf("%s: %w", u, err)
+		if errors.Is(err, redisstore.ErrFile) || errors.Is(err, redisstore.ErrRejected) {
+			err = &ConfigError{err}
+		}
+		return nil, nil, err
 	}
 	rep, err := s.Check(ctx)
 	if err != nil {
@@ -58,30 +63,29 @@ func (s *stores) openRedis(ctx context.Context, c *config.Config, log *slog.Logg
 	var keys *redisRecords
 	var shared *redisstore.Store
 	if c.Store.IsRedis() {
-		store, rep, err := openRedis(ctx, c, c.Store, true)
+		store, rep, err := s.openPatiently(ctx, c, c.Store, log)
 		if err != nil {
 			return err
 		}
 		s.closers, s.reports, shared = append(s.closers, store.Close), append(s.reports, rep), store
 		keys = &redisRecords{records: store, deadline: c.Redis.KeyDeadline, breaker: newBreaker(log)}
 		s.records = keys
-		if s.confirmed, err = confirmed(c, store, keys, log); err != nil {
+		if s.confirmed, err = confirmed(c, store, keys); err != nil {
 			return err
 		}
 	}
 	if !limiter.IsRedis() {
 		return nil
 	}
-	store := shared
-	if limiter != c.Store {
-		var rep *redisstore.Report
-		var err error
-		if store, rep, err = openRedis(ctx, c, limiter, false); err != nil {
-			return err
-		}
-		s.closers, s.reports = append(s.closers, store.Close), append(s.reports, rep)
+	var limits ratelimit.Store
+	var cached *redisstore.Cached
+	var err error
+	if limiter == c.Store {
+		cached, err = shared.Cached(redisstore.DenyCacheOptions{})
+		limits = cached
+	} else {
+		limits, err = s.openLimiter(ctx, c, limiter, log)
 	}
-	cached, err := store.Cached(redisstore.DenyCacheOptions{})
 	if err != nil {
 		return err
 	}
@@ -90,7 +94,7 @@ func (s *stores) openRedis(ctx context.Context, c *config.Config, log *slog.Logg
 		return err
 	}
 	policies := fallbacks(c)
-	guarded, err := guard.New(cached, guard.Options{
+	guarded, err := guard.New(limits, guard.Options{
 		Deadline: c.Redis.LimitDeadline, Local: local,
 		Fallback: func(rule string) guard.Fallback { return policies[rule] },
 		OnState: func(away bool) {
@@ -105,7 +109,7 @@ func (s *stores) openRedis(ctx context.Context, c *config.Config, log *slog.Logg
 		return err
 	}
 	s.limits = guarded
-	if store == shared {
+	if cached != nil {
 		both := &redisBoth{redisRecords: keys, Guard: guarded, cached: cached, policies: policies}
 		s.records, s.limits = both, both
 	}
@@ -131,7 +135,7 @@ func fallbacks(c *config.Config) map[string]guard.Fallback {
 
 // confirmed are the ways to the records that wait for replicas, by their
 // number.
-func confirmed(c *config.Config, s *redisstore.Store, keys *redisRecords, log *slog.Logger) (map[int64]idempotency.Store, error) {
+func confirmed(c *config.Config, s *redisstore.Store, keys *redisRecords) (map[int64]idempotency.Store, error) {
 	list := map[int64]idempotency.Store{}
 	for _, t := range append([]config.Route{c.Default}, c.Routes...) {
 		if t.Confirm == 0 || list[t.Confirm] != nil {
@@ -141,10 +145,7 @@ func confirmed(c *config.Config, s *redisstore.Store, keys *redisRecords, log *s
 		if err != nil {
 			return nil, err
 		}
-		list[t.Confirm] = &confirming{
-			redisRecords: &redisRecords{records: way, deadline: keys.deadline, breaker: keys.breaker},
-			short:        way.Unconfirmed, replicas: t.Confirm, log: log,
-		}
+		list[t.Confirm] = &redisRecords{records: way, deadline: keys.deadline, breaker: keys.breaker}
 	}
 	return list, nil
 }
@@ -218,22 +219,26 @@ func (r *redisRecords) End(ctx context.Context, res idempotency.Reservation, e i
 	return r.records.End(ctx, res, e)
 }
 
-// confirming are records of which replicas must have each write.
-type confirming struct {
-	*redisRecords
-	short    func() int64
-	told     atomic.Int64
-	replicas int64
-	log      *slog.Logger
+// unconfirmed counts the writes that too few replicas had in time, by what they
+// were.
+type unconfirmed struct{ claims, steps, endings atomic.Int64 }
+
+// note counts one. A claim was given back, and the caller is told; an ending
+// stays, and is answered.
+func (u *unconfirmed) note(write string, log *slog.Logger) {
+	switch write {
+	case "reserve":
+		u.claims.Add(1)
+	case "save step":
+		u.steps.Add(1)
+	default:
+		log.Warn("replicas did not confirm a result in time, which was answered", slog.Int64("so_far", u.endings.Add(1)))
+	}
 }
 
-// End implements idempotency.Store.
-func (c *confirming) End(ctx context.Context, res idempotency.Reservation, e idempotency.Ending) error {
-	err := c.redisRecords.End(ctx, res, e)
-	if n := c.short(); n != c.told.Swap(n) {
-		c.log.Warn("replicas did not confirm a write in time", slog.Int64("want", c.replicas), slog.Int64("so_far", n))
-	}
-	return err
+// LogValue implements slog.LogValuer.
+func (u *unconfirmed) LogValue() slog.Value {
+	return slog.GroupValue(slog.Int64("claims", u.claims.Load()), slog.Int64("steps", u.steps.Load()), slog.Int64("results", u.endings.Load()))
 }
 
 // redisBoth keeps records and limits in one Redis.

@@ -267,7 +267,11 @@ func (s *Server) drain(ctx context.Context) {
 	_ = s.srv.Close()
 	s.cancel()
 	_ = s.asrv.Close()
-	s.log.Info("drained", slog.Bool("everything_finished", whole))
+	last := []slog.Attr{slog.Bool("everything_finished", whole)}
+	if len(s.stores.confirmed) > 0 {
+		last = append(last, slog.Any("unconfirmed", &s.stores.unconfirmed))
+	}
+	s.log.LogAttrs(ctx, slog.LevelInfo, "drained", last...)
 }
 
 // lastAnswers is how long clients have for answers that the end of the drain

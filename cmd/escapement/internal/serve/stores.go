@@ -31,8 +31,11 @@ type stores struct {
 	// confirmed are other ways to the records, by the number of replicas that
 	// must have a write.
 	confirmed map[int64]idempotency.Store
-	reports   []*redisstore.Report
-	closers   []func() error
+	// unconfirmed are the writes that they did not have in time.
+	unconfirmed unconfirmed
+	reports     []*redisstore.Report
+	notes       []string // warnings of the start
+	closers     []func() error
 }
 
 const openTimeout = 30 * time.Second
