@@ -98,12 +98,21 @@ func recordID(name string) (idempotency.ID, bool) {
 // limitKey is the name of what a rule holds about a subject, and whether it
 // stands under its tenant's tag.
 func (s *Store) limitKey(rule, subject string) (name string, ofTenant bool) {
+	b, ofTenant := s.appendLimitKey(make([]byte, 0, 128), rule, subject)
+	return string(b), ofTenant
+}
+
+func (s *Store) appendLimitKey(b []byte, rule, subject string) (name []byte, ofTenant bool) {
+	b = append(b, s.prefix...)
 	if s.tenantOf != nil {
 		if t := s.tenantOf(rule, subject); t != "" {
-			return s.prefix + "tenant:{" + escape(t) + "}:rate:" + rule + ":" + escape(subject), true
+			b = append(append(append(b, "tenant:{"...), escape(t)...), "}:rate:"...)
+			b = append(append(b, rule...), ':')
+			return append(b, escape(subject)...), true
 		}
 	}
-	return s.prefix + "rate:{" + rule + ":" + escape(subject) + "}", false
+	b = append(append(append(b, "rate:{"...), rule...), ':')
+	return append(append(b, escape(subject)...), '}'), false
 }
 
 func (s *Store) settingKey(name string) string { return s.prefix + "setting:{" + escape(name) + "}" }

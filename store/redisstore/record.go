@@ -211,19 +211,28 @@ func text(m rueidis.RedisMessage) string {
 	return s
 }
 
-// packClient packs what the scripts do not look at: tenant and origin.
-func packClient(c *idempotency.Claim) string {
-	parts := [...]string{c.Key.Tenant, c.Origin.Method, c.Origin.Route, c.Origin.Trace}
-	n := 0
-	for _, p := range parts {
-		n += 4 + len(p)
-	}
-	b := make([]byte, 0, n)
-	for _, p := range parts {
+// packClaim sets of the arguments of admit.lua those that are of the claim, the
+// second to the fifth.
+func packClaim(args []string, c *idempotency.Claim) {
+	b := make([]byte, 0, 320)
+	b = append(b, c.Owner[:]...)
+	ends := [3]int{}
+	b = appendTerms(b, &c.Terms)
+	ends[0] = len(b)
+	b = appendPrints(b, c.Prints)
+	ends[1] = len(b)
+	b = appendClient(b, c)
+	all, o := string(b), len(c.Owner)
+	args[1], args[2], args[3], args[4] = all[:o], all[o:ends[0]], all[ends[0]:ends[1]], all[ends[1]:]
+}
+
+// appendClient packs what the scripts do not look at: tenant and origin.
+func appendClient(b []byte, c *idempotency.Claim) []byte {
+	for _, p := range [...]string{c.Key.Tenant, c.Origin.Method, c.Origin.Route, c.Origin.Trace} {
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(p)))
 		b = append(b, p...)
 	}
-	return string(b)
+	return b
 }
 
 func readClient(packed string, rec *idempotency.Record) (bad bool) {
@@ -236,22 +245,21 @@ func readClient(packed string, rec *idempotency.Record) (bad bool) {
 	return r.bad
 }
 
-func packPrints(prints []idempotency.Fingerprint) string {
-	b := make([]byte, 0, len(prints)*48)
-	for _, p := range prints {
+func appendPrints(b []byte, prints []idempotency.Fingerprint) []byte {
+	for i := range prints {
+		p := &prints[i]
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(p.Tag)))
 		b = append(b, p.Tag...)
 		b = append(b, p.Sum[:]...)
 	}
-	return string(b)
+	return b
 }
 
-func packTerms(t idempotency.Terms) string {
-	b := make([]byte, 0, 33)
+func appendTerms(b []byte, t *idempotency.Terms) []byte {
 	for _, d := range [...]time.Duration{t.Lease, t.Retention, t.Remember, t.Quiet} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(d.Microseconds()))
 	}
-	return string(append(b, byte(t.OnUnknown)))
+	return append(b, byte(t.OnUnknown))
 }
 
 func packResult(r idempotency.Result) string {
