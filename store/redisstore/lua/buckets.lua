@@ -7,6 +7,6 @@
 if slow then
 	return struct.pack('<Bi8', 2, now)
 elseif refused then
-	return struct.pack('<Bi8', 0, now) .. table.concat(found)
+	return struct.pack('<Bi8', 0, now) .. table.concat(found, '', 1, n)
 end
-local last, out = n, struct.pack('<Bi8', 1, now) .. table.concat(found)
+local last, out = n, struct.pack('<Bi8', 1, now) .. table.concat(found, '', 1, n)

@@ -7,12 +7,13 @@
 --                   is not of a bucket or is 0, or a state that is not the one
 --                   that this very rule writes, or is ahead of the clock
 --          refused  the first charge that does not pass; nil if all do
---          found    the states, '-' for none
+--          found    the states, '-' for none; from 1 to n
 --          times, rests, keep: for settle.lua
 -- Cost     for each charge GET
 local MINUTE = 60000000
 local slow, refused = false, nil
-local found, times, rests, keep = {}, {}, {}, {}
+-- Of four, so that they need not grow one by one.
+local found, times, rests, keep = { '', '', '', '' }, { 0, 0, 0, 0 }, { 0, 0, 0, 0 }, { 0, 0, 0, 0 }
 for i = 1, n do
 	local charge = ARGV[arg + i]
 	local us, rem, quota, full_us, full_rem = struct.unpack('<i8i8i8i8i8', charge)

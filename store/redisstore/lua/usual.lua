@@ -16,7 +16,7 @@ elseif not slow then
 	local got = redis.call('HMGET', KEYS[1], 'h', 'm', 'f')
 	local h, print = got[1], got[3] or ''
 	if not h and refused then
-		last, out = requests, { struct.pack('<BI4i8', 3, n, now) .. table.concat(found) }
+		last, out = requests, { struct.pack('<BI4i8', 3, n, now) .. table.concat(found, '', 1, n) }
 	elseif not h then
 		local ZERO = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 		local lease, retention, _, quiet, policy = struct.unpack('<i8i8i8i8B', terms)
@@ -33,7 +33,7 @@ elseif not slow then
 		if policy == 1 then -- retry
 			redis.call('PEXPIRE', KEYS[1], math.ceil((lease + math.max(retention, quiet)) / 1000) + slack)
 		end
-		last, out = n, { struct.pack('<BI4i8', 1, n, now) .. table.concat(found), 65, now, h, '' } -- started, fresh
+		last, out = n, { struct.pack('<BI4i8', 1, n, now) .. table.concat(found, '', 1, n), 65, now, h, '' } -- started, fresh
 	elseif (got[2] or '') == '' and (print == prints or print == '' or prints == '') then
 		local state, _, _, _, class, _, _, _, steps = string.byte(h, 1, 9)
 		if state == 2 and class ~= 3 and steps == 0 -- ended, for good, without steps
