@@ -220,16 +220,15 @@ func (s *Store) readAdmit(ctx context.Context, requests, executions []ratelimit.
 	}
 	first := min(asked, len(requests))
 	passed := verdict != admitRequestsRefused
-	if d, err = readDecision(requests[:first], passed, now, &r, passed); err != nil {
+	d = newDecision(asked)
+	if err := addLevels(&d, requests[:first], passed, now, &r, passed); err != nil {
 		return ratelimit.Decision{}, a, err
 	}
 	if asked > first || verdict == admitExecutionsRefused {
 		passed = verdict == admitDecided
-		second, err := readDecision(executions[:asked-first], passed, now, &r, passed)
-		if err != nil {
+		if err := addLevels(&d, executions[:asked-first], passed, now, &r, passed); err != nil {
 			return ratelimit.Decision{}, a, err
 		}
-		d = joined(d, second)
 	}
 	if verdict != admitDecided {
 		return d, a, nil

@@ -64,11 +64,13 @@ const recordMark = ":idem:"
 
 // recordKey is the name of a key's record.
 func (s *Store) recordKey(k idempotency.Key) string {
-	id := k.ID.String()
+	b := append(append(make([]byte, 0, 192), s.prefix...), "tenant:"...)
 	if s.spread {
-		return s.prefix + "tenant:" + escape(k.Tenant) + recordMark + "{" + id + "}"
+		b = append(append(append(b, escape(k.Tenant)...), recordMark...), '{')
+		return string(append(hex.AppendEncode(b, k.ID[:]), '}'))
 	}
-	return s.prefix + "tenant:{" + escape(k.Tenant) + "}" + recordMark + id
+	b = append(append(append(b, '{'), escape(k.Tenant)...), '}')
+	return string(hex.AppendEncode(append(b, recordMark...), k.ID[:]))
 }
 
 // recordPattern matches the names of the records of a tenant, or of all, as

@@ -219,61 +219,80 @@ func (s *Store) appendCharges(keys, args []string, charges []ratelimit.Charge) (
 	return keys, args
 }
 
-// readDecision works out, by the rule, the levels of a decision of the scripts
-// from the states that it found.
-func readDecision(charges []ratelimit.Charge, allowed bool, now int64, found *reader, real bool) (d ratelimit.Decision, err error) {
-	d.Allowed = allowed
-	var t *ratelimit.Taken
-	if allowed && real && len(charges) == 1 {
-		// Together, for they are what a Take allocates.
+// newDecision is one that passes, and has room for so many levels.
+func newDecision(n int) ratelimit.Decision {
+	if n == 1 { // in one piece: all else that a Take allocates is its arguments and the reply
 		one := new(struct {
 			taken    ratelimit.Taken
 			levels   [1]ratelimit.Level
 			charges  [1]ratelimit.Charge
 			receipts [1]ratelimit.Receipt
 		})
-		one.charges[0] = charges[0]
-		t = &one.taken
-		d.Levels, t.Charges, t.Receipts = one.levels[:], one.charges[:], one.receipts[:]
-	} else {
-		d.Levels = make([]ratelimit.Level, len(charges))
-		if allowed && real {
-			t = &ratelimit.Taken{
-				Charges:  append([]ratelimit.Charge(nil), charges...),
-				Receipts: make([]ratelimit.Receipt, len(charges)),
-			}
-		}
+		one.taken.Charges, one.taken.Receipts = one.charges[:0], one.receipts[:0]
+		return ratelimit.Decision{Allowed: true, Levels: one.levels[:0], Taken: &one.taken}
 	}
-	d.Taken = t
+	return ratelimit.Decision{
+		Allowed: true, Levels: make([]ratelimit.Level, 0, n),
+		Taken: &ratelimit.Taken{Charges: make([]ratelimit.Charge, 0, n), Receipts: make([]ratelimit.Receipt, 0, n)},
+	}
+}
+
+// readDecision reads the decision about all charges that a script asked.
+func readDecision(charges []ratelimit.Charge, allowed bool, now int64, found *reader, real bool) (d ratelimit.Decision, err error) {
+	if allowed && real {
+		d = newDecision(len(charges))
+	} else {
+		d.Levels = make([]ratelimit.Level, 0, len(charges))
+	}
+	if err := addLevels(&d, charges, allowed, now, found, real); err != nil {
+		return ratelimit.Decision{}, err
+	}
+	return d, nil
+}
+
+// addLevels works out, by the rule, the levels of a decision of the scripts from
+// the states that it found, and adds them to those in d. Charges that were taken
+// it adds to d.Taken; a refusal makes that nil.
+func addLevels(d *ratelimit.Decision, charges []ratelimit.Charge, allowed bool, now int64, found *reader, real bool) error {
+	t := d.Taken
+	if d.Allowed = allowed; !allowed || !real {
+		d.Taken, t = nil, nil
+	}
 	for i := range charges {
-		c, l := &charges[i], &d.Levels[i]
-		l.Rule, l.Subject = c.Rule, c.Subject
+		c := &charges[i]
+		d.Levels = append(d.Levels, ratelimit.Level{Rule: c.Rule, Subject: c.Subject})
+		l := &d.Levels[len(d.Levels)-1]
+		var rc *ratelimit.Receipt
+		if t != nil {
+			t.Charges, t.Receipts = append(t.Charges, *c), append(t.Receipts, ratelimit.Receipt{})
+			rc = &t.Receipts[len(t.Receipts)-1]
+		}
 		packed := found.found()
 		if found.bad {
-			return ratelimit.Decision{}, errLimitForm
+			return errLimitForm
 		}
 		if c.Rule.Algorithm == ratelimit.SlidingWindowLog {
 			seen, err := readLogSeen(packed)
 			if err != nil {
-				return ratelimit.Decision{}, err
+				return err
 			}
 			seen.level(&c.Rule, c.Cost, now, t != nil, l)
 			if t != nil && c.Cost > 0 {
-				t.Receipts[i] = ratelimit.Receipt{At: now, Arrival: now, Since: seen.since, Returned: seen.returned}
+				*rc = ratelimit.Receipt{At: now, Arrival: now, Since: seen.since, Returned: seen.returned}
 			}
 			continue
 		}
 		st, err := readState(packed)
 		if err != nil {
-			return ratelimit.Decision{}, err
+			return err
 		}
 		if t != nil {
 			c.Rule.TakeAt(&st, c.Cost, now, l)
 			if c.Cost > 0 {
-				t.Receipts[i] = st.Receipt(now)
+				*rc = st.Receipt(now)
 			}
 			if !l.Allowed {
-				return ratelimit.Decision{}, fmt.Errorf("redisstore: script and rule disagree about %q: this is a fault of Escapement", c.Rule.Name)
+				return fmt.Errorf("redisstore: script and rule disagree about %q: this is a fault of Escapement", c.Rule.Name)
 			}
 			continue
 		}
@@ -282,7 +301,7 @@ func readDecision(charges []ratelimit.Charge, allowed bool, now int64, found *re
 			c.Rule.LookAt(&st, 0, now, l)
 		}
 	}
-	return d, nil
+	return nil
 }
 
 // undoOf is what takes back charges of token buckets, which passed.

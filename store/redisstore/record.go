@@ -171,9 +171,7 @@ func readRecord(id idempotency.ID, msgs []rueidis.RedisMessage) (d stored, now t
 	}
 	bad = bad || r.bad
 	bad = readMarks(marks, &d.rec) || bad
-	if p := text(rest[3]); p != "" {
-		d.rec.Result.Payload = []byte(p)
-	}
+	d.rec.Result.Payload = body(rest[3])
 	answers := rest[4+steps:]
 	for i, m := range rest[4 : 4+steps] {
 		r := reader{b: text(m)}
@@ -183,9 +181,7 @@ func readRecord(id idempotency.ID, msgs []rueidis.RedisMessage) (d stored, now t
 		st.Name, st.ProviderKey, st.ProviderID = r.text(), r.text(), r.text()
 		bad = bad || r.bad
 		if i < len(answers) {
-			if a := text(answers[i]); a != "" {
-				st.Answer = []byte(a)
-			}
+			st.Answer = body(answers[i])
 		}
 		d.rec.Steps = append(d.rec.Steps, st)
 	}
@@ -209,6 +205,15 @@ func text(m rueidis.RedisMessage) string {
 		return ""
 	}
 	return s
+}
+
+// body is a string that is a record's own, not copied; nil if there is none.
+func body(m rueidis.RedisMessage) []byte {
+	b, err := m.AsBytes()
+	if err != nil || len(b) == 0 {
+		return nil
+	}
+	return b
 }
 
 // packClaim sets of the arguments of admit.lua those that are of the claim, the

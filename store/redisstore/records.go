@@ -152,12 +152,12 @@ func (s *Store) bodies(ctx context.Context, key string, rec *idempotency.Record,
 	if h.rec.Revision != rec.Revision {
 		return true, nil
 	}
-	if p := text(got[1]); p != "" {
-		rec.Result.Payload = []byte(p)
+	if p := body(got[1]); p != nil {
+		rec.Result.Payload = p
 	}
 	for i, m := range got[2:] {
-		if a := text(m); a != "" {
-			rec.Steps[i].Answer = []byte(a)
+		if a := body(m); a != nil {
+			rec.Steps[i].Answer = a
 		}
 	}
 	return false, nil
