@@ -11,10 +11,20 @@ import (
 	"github.com/escapement-dev/escapement/ratelimit"
 )
 
-//go:embed lua/admit.lua
-var admitLua string
+//go:embed lua/usual.lua
+var usualLua string
 
-var admitScript = newScript("admit", nowLua, recordLua, reserveLua, limitsLua, admitLua)
+//go:embed lua/admit.lua
+var unusualLua string
+
+// admitLua is Admit, and Reserve where there are no charges: first the usual
+// cases, and then, if it is none of them, the whole rule.
+var admitLua = []string{
+	nowLua, "local n, key, arg = #KEYS - 1, 1, 6\n", judgeLua, usualLua, chargeLua,
+	recordLua, reserveLua, limitsLua, unusualLua,
+}
+
+var admitScript = newScript("admit", admitLua...)
 
 // The verdicts of admit.lua.
 const (
@@ -80,14 +90,13 @@ func (s *Store) near(c *ratelimit.Charge, tag string) bool {
 
 // admitTogether is Admit in one script: everything lies with the record.
 func (s *Store) admitTogether(ctx context.Context, requests, executions []ratelimit.Charge, c idempotency.Claim) (ratelimit.Decision, idempotency.Answer, error) {
-	keys := []string{s.recordKey(c.Key)}
-	args := []string{"", string(c.Owner[:]), packTerms(c.Terms), packPrints(c.Prints), packClient(&c), strconv.Itoa(len(requests))}
-	for _, list := range [][]ratelimit.Charge{requests, executions} {
-		for i := range list {
-			k, _ := s.limitKey(list[i].Rule.Name, list[i].Subject)
-			keys, args = append(keys, k), append(args, packCharge(&list[i]))
-		}
-	}
+	keys := make([]string, 1, 1+len(requests)+len(executions))
+	args := make([]string, 6, 6+len(requests)+len(executions))
+	keys[0] = s.recordKey(c.Key)
+	packClaim(args, &c)
+	args[5] = strconv.Itoa(len(requests))
+	keys, args = s.appendCharges(keys, args, requests)
+	keys, args = s.appendCharges(keys, args, executions)
 	if !distinct(keys) {
 		return s.admitApart(ctx, requests, executions, c)
 	}
@@ -175,7 +184,7 @@ func (s *Store) look(ctx context.Context, charges []ratelimit.Charge) (d ratelim
 		for i, at := range g.from {
 			some[i] = charges[at]
 		}
-		part, _, err := s.takeTogether(ctx, some, g.keys, false, false)
+		part, _, err := s.takeTogether(ctx, some, false, false)
 		if err != nil {
 			return ratelimit.Decision{}, err
 		}
@@ -198,40 +207,33 @@ func refuses(levels []ratelimit.Level) bool {
 
 // readAdmit reads the reply of admit.lua.
 func (s *Store) readAdmit(ctx context.Context, requests, executions []ratelimit.Charge, c idempotency.Claim, key string, msgs []rueidis.RedisMessage) (d ratelimit.Decision, a idempotency.Answer, err error) {
-	var head [3]int64 // verdict, now, asked
-	if len(msgs) < len(head) {
+	if len(msgs) == 0 {
 		return d, a, errLimitForm
 	}
-	for i := range head {
-		if head[i], err = msgs[i].AsInt64(); err != nil {
-			return d, a, errLimitForm
-		}
+	r := reader{b: text(msgs[0])}
+	verdict, asked, now := r.byte(), int(r.uint32()), r.int()
+	if r.bad || asked > len(requests)+len(executions) {
+		return d, a, errLimitForm
 	}
-	verdict, now, asked := head[0], head[1], int(head[2])
-	msgs = msgs[len(head):]
 	if verdict == admitSlow {
 		return s.admitApart(ctx, requests, executions, c)
 	}
-	if len(msgs) < asked || asked > len(requests)+len(executions) {
-		return d, a, errLimitForm
-	}
 	first := min(asked, len(requests))
 	passed := verdict != admitRequestsRefused
-	if d, err = readDecision(requests[:first], passed, now, msgs[:first], passed); err != nil {
+	d = newDecision(asked)
+	if err := addLevels(&d, requests[:first], passed, now, &r, passed); err != nil {
 		return ratelimit.Decision{}, a, err
 	}
 	if asked > first || verdict == admitExecutionsRefused {
 		passed = verdict == admitDecided
-		second, err := readDecision(executions[:asked-first], passed, now, msgs[first:asked], passed)
-		if err != nil {
+		if err := addLevels(&d, executions[:asked-first], passed, now, &r, passed); err != nil {
 			return ratelimit.Decision{}, a, err
 		}
-		d = joined(d, second)
 	}
 	if verdict != admitDecided {
 		return d, a, nil
 	}
-	a, stored, err := readAnswer(&c, msgs[asked:])
+	a, stored, err := readAnswer(&c, msgs[1:])
 	if err != nil {
 		return ratelimit.Decision{}, idempotency.Answer{}, err
 	}

@@ -16,6 +16,7 @@ const (
 	kindLog    = 'L'
 	bucketSize = 1 + 9*8
 	logSize    = 1 + 6*8
+	seenSize   = 1 + 5*8 // of what limits.lua says about a log
 )
 
 var errLimitForm = errors.New("redisstore: a limit in Redis has a form that is not known: is it of another version, or is the prefix shared with other programs?")
@@ -27,17 +28,27 @@ func appendInts(b []byte, ns ...int64) []byte {
 	return b
 }
 
-// packCharge is a charge as limits.lua reads it.
-func packCharge(c *ratelimit.Charge) string {
-	r := c.Rule
+// usual reports whether the charge is one that bucket.lua and its like do.
+func usual(c *ratelimit.Charge) bool {
+	return c.Rule.Algorithm == ratelimit.TokenBucket && c.Cost > 0
+}
+
+// maxChargeSize is the greatest length of a packed charge.
+const maxChargeSize = 8*8 + 1
+
+// appendCharge appends a charge as limits.lua reads it.
+func appendCharge(b []byte, c *ratelimit.Charge) []byte {
+	r := &c.Rule
 	us, rem, ok := r.Increment(c.Cost)
 	if !ok {
-		us = -1
+		us = 1 << 53 // more than any capacity
 	}
 	fullUs, fullRem, _ := r.Increment(r.Capacity())
-	b := make([]byte, 1, 1+8*8)
-	b[0] = byte(r.Algorithm)
-	return string(appendInts(b, r.Quota, r.Window.Microseconds(), c.Cost, us, rem, fullUs, fullRem, r.Capacity()))
+	b = appendInts(b, us, rem, r.Quota, fullUs, fullRem, r.Window.Microseconds(), r.Capacity())
+	if usual(c) {
+		return b
+	}
+	return append(appendInts(b, c.Cost), byte(r.Algorithm))
 }
 
 // readState reads what Redis holds about a limit; "" is nothing.
@@ -48,8 +59,11 @@ func readState(packed string) (s ratelimit.State, err error) {
 	r := reader{b: packed[1:]}
 	switch {
 	case packed[0] == kindBucket && len(packed) == bucketSize:
-		s.Arrival, s.Rem, s.Window, s.Quota = r.int(), r.int(), r.int(), r.int()
-		s.Burst, s.Since, s.Returned = r.int(), r.int(), r.int()
+		s.Arrival, s.Rem, s.Since, s.Returned = r.int(), r.int(), r.int(), r.int()
+		s.Quota = r.int()
+		r.int() // the time in which the burst comes back
+		r.int()
+		s.Window, s.Burst = r.int(), r.int()
 		return s, nil
 	case packed[0] == kindLog && len(packed) >= logSize && (len(packed)-logSize)%8 == 0:
 		s.Arrival, s.Window, s.Quota, s.Since, s.Returned = r.int(), r.int(), r.int(), r.int(), r.int()
@@ -83,8 +97,27 @@ func packState(s *ratelimit.State, now int64) (packed string, used time.Duration
 	us, rem, _ := rate.Increment(s.Burst)
 	b := make([]byte, 1, bucketSize)
 	b[0] = kindBucket
-	b = appendInts(b, s.Arrival, s.Rem, s.Window, s.Quota, s.Burst, s.Since, s.Returned, us, rem)
+	b = appendInts(b, s.Arrival, s.Rem, s.Since, s.Returned, s.Quota, us, rem, s.Window, s.Burst)
 	return string(b), micro(max(0, s.Arrival+1-now))
+}
+
+// found reads the next state of those that a script found; "" is none.
+func (r *reader) found() string {
+	if r.b == "" {
+		r.bad = true
+		return ""
+	}
+	switch r.b[0] {
+	case kindBucket:
+		return r.next(bucketSize)
+	case kindLog:
+		return r.next(seenSize)
+	case '-':
+		r.next(1)
+	default:
+		r.bad = true
+	}
+	return ""
 }
 
 func micro(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
@@ -93,7 +126,7 @@ func micro(us int64) time.Duration { return time.Duration(us) * time.Microsecond
 type logSeen struct{ owed, retry, last, since, returned int64 }
 
 func readLogSeen(packed string) (l logSeen, err error) {
-	if len(packed) != 1+5*8 || packed[0] != kindLog {
+	if len(packed) != seenSize || packed[0] != kindLog {
 		return l, errLimitForm
 	}
 	r := reader{b: packed[1:]}

@@ -62,10 +62,10 @@ func init() {
 // one did not write may have been written by the first; see runConfirmed.
 func wroteClaim(m rueidis.RedisMessage) bool {
 	msgs, err := m.ToArray()
-	if err != nil || len(msgs) == 0 {
+	if err != nil || len(msgs) < 2 {
 		return false
 	}
-	code, err := msgs[0].AsInt64()
+	code, err := msgs[1].AsInt64() // behind what it says about charges
 	return err == nil && idempotency.Outcome(code&codeOutcome) == idempotency.Started
 }
 
@@ -85,11 +85,11 @@ func fresh(sc *script, m rueidis.RedisMessage) bool {
 		return n == 1
 	}
 	msgs, err := m.ToArray()
-	if err != nil || len(msgs) < 3 {
+	if err != nil || len(msgs) < 4 {
 		return false
 	}
-	now, _ := msgs[1].AsInt64()
-	d, _, err := readHead(text(msgs[2]))
+	now, _ := msgs[2].AsInt64()
+	d, _, err := readHead(text(msgs[3]))
 	return err == nil && d.rec.Updated.Equal(fromMicros(now))
 }
 

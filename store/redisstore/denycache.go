@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/escapement-dev/escapement/ratelimit"
@@ -31,7 +32,8 @@ type DenyCacheOptions struct {
 // without asking (A3). It never refuses what the store would let pass, unless
 // the subject was given back to or reset within that second: it counts the wait
 // from before the call that was refused. A refusal that it gives alone has
-// levels only for the charges that it knows to be refused.
+// levels only for the charges that it knows to be refused; they are shared with
+// other callers and must not be changed.
 //
 // Only the same cost of the same rule is answered. Charges of both kinds are answered: ask for executions only once the claim has Started, so
 // that no replay is refused. Its methods may be called concurrently.
@@ -54,11 +56,35 @@ type denyShard struct {
 // sure, until it is full for sure, and until it is believed: not longer than
 // until it could pass. The store decided somewhen during the call: the first
 // two are counted from the call's end, the third from its beginning. Times are
-// on our clock, from the cache's base. A denial is never changed.
+// on our clock, from the cache's base. A denial is never changed, but for what it
+// said last.
 type denial struct {
 	cost               int64
 	level              ratelimit.Level // of the whole rule: other numbers are another rule
 	pass, full, expire time.Duration
+	said               atomic.Pointer[said]
+}
+
+// said is what a denial says at a time. It is never changed.
+type said struct {
+	at     time.Duration
+	levels [1]ratelimit.Level
+}
+
+// same is how long a denial says the same: waits are whole microseconds.
+const same = time.Microsecond
+
+// say is what the denial says now.
+func (x *denial) say(now time.Duration) *said {
+	if s := x.said.Load(); s != nil && now >= s.at && now-s.at < same {
+		return s
+	}
+	s := &said{at: now, levels: [1]ratelimit.Level{x.level}}
+	// Rounded up: waiting this long must be enough.
+	s.levels[0].RetryAfter = ceilMicro(x.pass - now)
+	s.levels[0].ResetAfter = ceilMicro(x.full - now)
+	x.said.Store(s)
+	return s
 }
 
 // NewDenyCache returns a cache in front of a store.
@@ -115,11 +141,12 @@ func (d *DenyCache) Denied(charges []ratelimit.Charge) (dec ratelimit.Decision, 
 		if now >= x.expire {
 			continue
 		}
-		l := x.level
-		// Rounded up: waiting this long must be enough.
-		l.RetryAfter = ceilMicro(x.pass - now)
-		l.ResetAfter = ceilMicro(x.full - now)
-		dec.Levels = append(dec.Levels, l)
+		s := x.say(now)
+		if len(dec.Levels) == 0 {
+			dec.Levels = s.levels[:] // full: what is appended goes elsewhere
+			continue
+		}
+		dec.Levels = append(dec.Levels, s.levels[0])
 	}
 	return dec, len(dec.Levels) > 0
 }

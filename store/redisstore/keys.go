@@ -64,11 +64,13 @@ const recordMark = ":idem:"
 
 // recordKey is the name of a key's record.
 func (s *Store) recordKey(k idempotency.Key) string {
-	id := k.ID.String()
+	b := append(append(make([]byte, 0, 192), s.prefix...), "tenant:"...)
 	if s.spread {
-		return s.prefix + "tenant:" + escape(k.Tenant) + recordMark + "{" + id + "}"
+		b = append(append(append(b, escape(k.Tenant)...), recordMark...), '{')
+		return string(append(hex.AppendEncode(b, k.ID[:]), '}'))
 	}
-	return s.prefix + "tenant:{" + escape(k.Tenant) + "}" + recordMark + id
+	b = append(append(append(b, '{'), escape(k.Tenant)...), '}')
+	return string(hex.AppendEncode(append(b, recordMark...), k.ID[:]))
 }
 
 // recordPattern matches the names of the records of a tenant, or of all, as
@@ -98,12 +100,21 @@ func recordID(name string) (idempotency.ID, bool) {
 // limitKey is the name of what a rule holds about a subject, and whether it
 // stands under its tenant's tag.
 func (s *Store) limitKey(rule, subject string) (name string, ofTenant bool) {
+	b, ofTenant := s.appendLimitKey(make([]byte, 0, 128), rule, subject)
+	return string(b), ofTenant
+}
+
+func (s *Store) appendLimitKey(b []byte, rule, subject string) (name []byte, ofTenant bool) {
+	b = append(b, s.prefix...)
 	if s.tenantOf != nil {
 		if t := s.tenantOf(rule, subject); t != "" {
-			return s.prefix + "tenant:{" + escape(t) + "}:rate:" + rule + ":" + escape(subject), true
+			b = append(append(append(b, "tenant:{"...), escape(t)...), "}:rate:"...)
+			b = append(append(b, rule...), ':')
+			return append(b, escape(subject)...), true
 		}
 	}
-	return s.prefix + "rate:{" + rule + ":" + escape(subject) + "}", false
+	b = append(append(append(b, "rate:{"...), rule...), ':')
+	return append(append(b, escape(subject)...), '}'), false
 }
 
 func (s *Store) settingKey(name string) string { return s.prefix + "setting:{" + escape(name) + "}" }

@@ -15,6 +15,18 @@ import (
 //go:embed lua/limits.lua
 var limitsLua string
 
+//go:embed lua/judge.lua
+var judgeLua string
+
+//go:embed lua/charge.lua
+var chargeLua string
+
+//go:embed lua/bucket.lua
+var bucketLua string
+
+//go:embed lua/buckets.lua
+var bucketsLua string
+
 //go:embed lua/take.lua
 var takeLua string
 
@@ -28,10 +40,12 @@ var swapLua string
 var returnLua string
 
 var (
-	takeScript   = newScript("take", nowLua, limitsLua, takeLua)
-	readScript   = newScript("read limits", nowLua, readLua)
-	swapScript   = newScript("write limits", nowLua, swapLua)
-	returnScript = newScript("return", nowLua, returnLua)
+	takeScript    = newScript("take", nowLua, limitsLua, takeLua)
+	bucketScript  = newScript("take", nowLua, bucketLua)
+	bucketsScript = newScript("take", nowLua, "local n, key, arg = #KEYS, 0, 1\n", judgeLua, bucketsLua, chargeLua)
+	readScript    = newScript("read limits", nowLua, readLua)
+	swapScript    = newScript("write limits", nowLua, swapLua)
+	returnScript  = newScript("return", nowLua, returnLua)
 )
 
 var _ ratelimit.Store = (*Store)(nil)
@@ -61,13 +75,50 @@ func (s *Store) Take(ctx context.Context, charges []ratelimit.Charge) (ratelimit
 	if len(charges) == 0 {
 		return ratelimit.Decision{Allowed: true, Taken: new(ratelimit.Taken)}, nil
 	}
-	groups := s.groups(charges)
-	if len(groups) == 1 {
-		d, _, err := s.takeTogether(ctx, charges, groups[0].keys, true, false)
+	if len(charges) == 1 && usual(&charges[0]) {
+		return s.takeOne(ctx, charges)
+	}
+	if s.cluster() {
+		if groups := s.groups(charges); len(groups) > 1 {
+			d, _, err := s.takeApart(ctx, charges, groups)
+			return d, err
+		}
+	}
+	d, _, err := s.takeTogether(ctx, charges, true, false)
+	return d, err
+}
+
+// takeOne is Take for one charge of a token bucket.
+func (s *Store) takeOne(ctx context.Context, charges []ratelimit.Charge) (d ratelimit.Decision, err error) {
+	c := &charges[0]
+	var room [256]byte
+	b, _ := s.appendLimitKey(room[:0], c.Rule.Name, c.Subject)
+	end := len(b)
+	all := string(appendCharge(b, c))
+	keys, args := [...]string{all[:end]}, [...]string{"", all[end:]}
+	msg, err := s.once(ctx, bucketScript, keys[:], args[:])
+	if err != nil {
+		return d, explain(bucketScript.name, err)
+	}
+	code, now, found, err := readTake(msg)
+	if err != nil {
 		return d, err
 	}
-	d, _, err := s.takeApart(ctx, charges, groups)
-	return d, err
+	if code == takeSlow {
+		d, _, err = s.takeSlowly(ctx, charges, []string{keys[0]}, true)
+		return d, err
+	}
+	return readDecision(charges, code == takeAllowed, now, &found, true)
+}
+
+// readTake reads the reply of take.lua and its like.
+func readTake(msg rueidis.RedisMessage) (code byte, now int64, found reader, err error) {
+	found.b = text(msg)
+	code, now = found.byte(), found.int()
+	if found.bad || code > takeSlow {
+		return 0, 0, found, errLimitForm
+	}
+	return code, now, found, nil
 }
 
 func validCharges(ctx context.Context, charges []ratelimit.Charge) error {
@@ -103,85 +154,145 @@ func (c change) undone(now int64) change {
 // takeTogether charges what lies in one slot. Unless it is for real, it only
 // looks. Where undo is set it also returns what takes the charges back, as far
 // as that is known.
-func (s *Store) takeTogether(ctx context.Context, charges []ratelimit.Charge, keys []string, real, undo bool) (ratelimit.Decision, []change, error) {
+func (s *Store) takeTogether(ctx context.Context, charges []ratelimit.Charge, real, undo bool) (ratelimit.Decision, []change, error) {
+	sc := takeScript
+	args := make([]string, 1, 2+len(charges))
+	if real && allUsual(charges) {
+		sc = bucketsScript
+	} else if real {
+		args = append(args, "1")
+	} else {
+		args = append(args, "")
+	}
+	keys, args := s.appendCharges(make([]string, 0, len(charges)), args, charges)
 	if !distinct(keys) {
 		return s.takeSlowly(ctx, charges, keys, real)
 	}
-	args := make([]string, 2, 2+len(charges))
-	if real {
-		args[1] = "1"
-	}
-	for i := range charges {
-		args = append(args, packCharge(&charges[i]))
-	}
-	msg, err := s.once(ctx, takeScript, keys, args)
+	msg, err := s.once(ctx, sc, keys, args)
 	if err != nil {
-		return ratelimit.Decision{}, nil, explain(takeScript.name, err)
+		return ratelimit.Decision{}, nil, explain(sc.name, err)
 	}
-	msgs, err := msg.ToArray()
-	if err != nil || len(msgs) < 2 {
-		return ratelimit.Decision{}, nil, errLimitForm
-	}
-	code, err := msgs[0].AsInt64()
+	code, now, found, err := readTake(msg)
 	if err != nil {
-		return ratelimit.Decision{}, nil, errLimitForm
+		return ratelimit.Decision{}, nil, err
 	}
 	if code == takeSlow {
 		return s.takeSlowly(ctx, charges, keys, real)
 	}
-	now, err := msgs[1].AsInt64()
-	if err != nil {
-		return ratelimit.Decision{}, nil, errLimitForm
-	}
-	d, err := readDecision(charges, code == takeAllowed, now, msgs[2:], real)
+	again := found
+	d, err := readDecision(charges, code == takeAllowed, now, &found, real)
 	if err != nil || !undo || d.Taken == nil {
 		return d, nil, err
 	}
-	return d, undoOf(charges, keys, now, msgs[2:]), nil
+	return d, undoOf(charges, keys, now, &again), nil
 }
 
-// readDecision works out, by the rule, the levels of a decision of the scripts
-// from the states that it found.
-func readDecision(charges []ratelimit.Charge, allowed bool, now int64, found []rueidis.RedisMessage, real bool) (d ratelimit.Decision, err error) {
-	if len(found) != len(charges) {
-		return d, errLimitForm
-	}
-	d.Allowed = allowed
-	d.Levels = make([]ratelimit.Level, len(charges))
-	var t *ratelimit.Taken
-	if allowed && real {
-		t = &ratelimit.Taken{
-			Charges:  append([]ratelimit.Charge(nil), charges...),
-			Receipts: make([]ratelimit.Receipt, len(charges)),
+func allUsual(charges []ratelimit.Charge) bool {
+	for i := range charges {
+		if !usual(&charges[i]) {
+			return false
 		}
-		d.Taken = t
+	}
+	return true
+}
+
+// appendCharges appends the keys of charges and the charges, packed.
+func (s *Store) appendCharges(keys, args []string, charges []ratelimit.Charge) (k, a []string) {
+	if len(charges) == 0 {
+		return keys, args
+	}
+	var room [32]int
+	ends := room[:0]
+	b := make([]byte, 0, len(charges)*(maxChargeSize+96))
+	for i := range charges {
+		c := &charges[i]
+		b, _ = s.appendLimitKey(b, c.Rule.Name, c.Subject)
+		ends = append(ends, len(b))
+		b = appendCharge(b, c)
+		ends = append(ends, len(b))
+	}
+	all, begin := string(b), 0 // of all texts one string
+	for i := 0; i < len(ends); i += 2 {
+		keys, args = append(keys, all[begin:ends[i]]), append(args, all[ends[i]:ends[i+1]])
+		begin = ends[i+1]
+	}
+	return keys, args
+}
+
+// newDecision is one that passes, and has room for so many levels.
+func newDecision(n int) ratelimit.Decision {
+	if n == 1 { // in one piece: all else that a Take allocates is its arguments and the reply
+		one := new(struct {
+			taken    ratelimit.Taken
+			levels   [1]ratelimit.Level
+			charges  [1]ratelimit.Charge
+			receipts [1]ratelimit.Receipt
+		})
+		one.taken.Charges, one.taken.Receipts = one.charges[:0], one.receipts[:0]
+		return ratelimit.Decision{Allowed: true, Levels: one.levels[:0], Taken: &one.taken}
+	}
+	return ratelimit.Decision{
+		Allowed: true, Levels: make([]ratelimit.Level, 0, n),
+		Taken: &ratelimit.Taken{Charges: make([]ratelimit.Charge, 0, n), Receipts: make([]ratelimit.Receipt, 0, n)},
+	}
+}
+
+// readDecision reads the decision about all charges that a script asked.
+func readDecision(charges []ratelimit.Charge, allowed bool, now int64, found *reader, real bool) (d ratelimit.Decision, err error) {
+	if allowed && real {
+		d = newDecision(len(charges))
+	} else {
+		d.Levels = make([]ratelimit.Level, 0, len(charges))
+	}
+	if err := addLevels(&d, charges, allowed, now, found, real); err != nil {
+		return ratelimit.Decision{}, err
+	}
+	return d, nil
+}
+
+// addLevels works out, by the rule, the levels of a decision of the scripts from
+// the states that it found, and adds them to those in d. Charges that were taken
+// it adds to d.Taken; a refusal makes that nil.
+func addLevels(d *ratelimit.Decision, charges []ratelimit.Charge, allowed bool, now int64, found *reader, real bool) error {
+	t := d.Taken
+	if d.Allowed = allowed; !allowed || !real {
+		d.Taken, t = nil, nil
 	}
 	for i := range charges {
-		c, l := &charges[i], &d.Levels[i]
-		l.Rule, l.Subject = c.Rule, c.Subject
-		packed := text(found[i])
+		c := &charges[i]
+		d.Levels = append(d.Levels, ratelimit.Level{Rule: c.Rule, Subject: c.Subject})
+		l := &d.Levels[len(d.Levels)-1]
+		var rc *ratelimit.Receipt
+		if t != nil {
+			t.Charges, t.Receipts = append(t.Charges, *c), append(t.Receipts, ratelimit.Receipt{})
+			rc = &t.Receipts[len(t.Receipts)-1]
+		}
+		packed := found.found()
+		if found.bad {
+			return errLimitForm
+		}
 		if c.Rule.Algorithm == ratelimit.SlidingWindowLog {
 			seen, err := readLogSeen(packed)
 			if err != nil {
-				return ratelimit.Decision{}, err
+				return err
 			}
 			seen.level(&c.Rule, c.Cost, now, t != nil, l)
 			if t != nil && c.Cost > 0 {
-				t.Receipts[i] = ratelimit.Receipt{At: now, Arrival: now, Since: seen.since, Returned: seen.returned}
+				*rc = ratelimit.Receipt{At: now, Arrival: now, Since: seen.since, Returned: seen.returned}
 			}
 			continue
 		}
 		st, err := readState(packed)
 		if err != nil {
-			return ratelimit.Decision{}, err
+			return err
 		}
 		if t != nil {
 			c.Rule.TakeAt(&st, c.Cost, now, l)
 			if c.Cost > 0 {
-				t.Receipts[i] = st.Receipt(now)
+				*rc = st.Receipt(now)
 			}
 			if !l.Allowed {
-				return ratelimit.Decision{}, fmt.Errorf("redisstore: script and rule disagree about %q: this is a fault of Escapement", c.Rule.Name)
+				return fmt.Errorf("redisstore: script and rule disagree about %q: this is a fault of Escapement", c.Rule.Name)
 			}
 			continue
 		}
@@ -190,17 +301,16 @@ func readDecision(charges []ratelimit.Charge, allowed bool, now int64, found []r
 			c.Rule.LookAt(&st, 0, now, l)
 		}
 	}
-	return d, nil
+	return nil
 }
 
 // undoOf is what takes back charges of token buckets, which passed.
-func undoOf(charges []ratelimit.Charge, keys []string, now int64, found []rueidis.RedisMessage) (list []change) {
+func undoOf(charges []ratelimit.Charge, keys []string, now int64, found *reader) (list []change) {
 	for i := range charges {
-		c := &charges[i]
+		c, old := &charges[i], found.found()
 		if c.Cost == 0 || c.Rule.Algorithm != ratelimit.TokenBucket {
 			continue
 		}
-		old := text(found[i])
 		st, err := readState(old)
 		if err != nil {
 			continue // readDecision has said so

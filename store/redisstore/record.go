@@ -171,9 +171,7 @@ func readRecord(id idempotency.ID, msgs []rueidis.RedisMessage) (d stored, now t
 	}
 	bad = bad || r.bad
 	bad = readMarks(marks, &d.rec) || bad
-	if p := text(rest[3]); p != "" {
-		d.rec.Result.Payload = []byte(p)
-	}
+	d.rec.Result.Payload = body(rest[3])
 	answers := rest[4+steps:]
 	for i, m := range rest[4 : 4+steps] {
 		r := reader{b: text(m)}
@@ -183,9 +181,7 @@ func readRecord(id idempotency.ID, msgs []rueidis.RedisMessage) (d stored, now t
 		st.Name, st.ProviderKey, st.ProviderID = r.text(), r.text(), r.text()
 		bad = bad || r.bad
 		if i < len(answers) {
-			if a := text(answers[i]); a != "" {
-				st.Answer = []byte(a)
-			}
+			st.Answer = body(answers[i])
 		}
 		d.rec.Steps = append(d.rec.Steps, st)
 	}
@@ -211,19 +207,37 @@ func text(m rueidis.RedisMessage) string {
 	return s
 }
 
-// packClient packs what the scripts do not look at: tenant and origin.
-func packClient(c *idempotency.Claim) string {
-	parts := [...]string{c.Key.Tenant, c.Origin.Method, c.Origin.Route, c.Origin.Trace}
-	n := 0
-	for _, p := range parts {
-		n += 4 + len(p)
+// body is a string that is a record's own, not copied; nil if there is none.
+func body(m rueidis.RedisMessage) []byte {
+	b, err := m.AsBytes()
+	if err != nil || len(b) == 0 {
+		return nil
 	}
-	b := make([]byte, 0, n)
-	for _, p := range parts {
+	return b
+}
+
+// packClaim sets of the arguments of admit.lua those that are of the claim, the
+// second to the fifth.
+func packClaim(args []string, c *idempotency.Claim) {
+	b := make([]byte, 0, 320)
+	b = append(b, c.Owner[:]...)
+	ends := [3]int{}
+	b = appendTerms(b, &c.Terms)
+	ends[0] = len(b)
+	b = appendPrints(b, c.Prints)
+	ends[1] = len(b)
+	b = appendClient(b, c)
+	all, o := string(b), len(c.Owner)
+	args[1], args[2], args[3], args[4] = all[:o], all[o:ends[0]], all[ends[0]:ends[1]], all[ends[1]:]
+}
+
+// appendClient packs what the scripts do not look at: tenant and origin.
+func appendClient(b []byte, c *idempotency.Claim) []byte {
+	for _, p := range [...]string{c.Key.Tenant, c.Origin.Method, c.Origin.Route, c.Origin.Trace} {
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(p)))
 		b = append(b, p...)
 	}
-	return string(b)
+	return b
 }
 
 func readClient(packed string, rec *idempotency.Record) (bad bool) {
@@ -236,22 +250,21 @@ func readClient(packed string, rec *idempotency.Record) (bad bool) {
 	return r.bad
 }
 
-func packPrints(prints []idempotency.Fingerprint) string {
-	b := make([]byte, 0, len(prints)*48)
-	for _, p := range prints {
+func appendPrints(b []byte, prints []idempotency.Fingerprint) []byte {
+	for i := range prints {
+		p := &prints[i]
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(p.Tag)))
 		b = append(b, p.Tag...)
 		b = append(b, p.Sum[:]...)
 	}
-	return string(b)
+	return b
 }
 
-func packTerms(t idempotency.Terms) string {
-	b := make([]byte, 0, 33)
+func appendTerms(b []byte, t *idempotency.Terms) []byte {
 	for _, d := range [...]time.Duration{t.Lease, t.Retention, t.Remember, t.Quiet} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(d.Microseconds()))
 	}
-	return string(append(b, byte(t.OnUnknown)))
+	return append(b, byte(t.OnUnknown))
 }
 
 func packResult(r idempotency.Result) string {

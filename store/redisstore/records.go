@@ -28,8 +28,10 @@ func (s *Store) Reserve(ctx context.Context, c idempotency.Claim) (idempotency.A
 		return idempotency.Answer{}, err
 	}
 	key := s.recordKey(c.Key)
+	args := [6]string{5: "0"} // no charges
+	packClaim(args[:], &c)
 	for range changes {
-		msg, twice, err := s.repeat(ctx, claimScript, key, "", string(c.Owner[:]), packTerms(c.Terms), packPrints(c.Prints), packClient(&c))
+		msg, twice, err := s.repeat(ctx, claimScript, key, args[:]...)
 		if errors.Is(err, ErrUnconfirmed) {
 			// If this fails too, the caller goes on with it (R10).
 			return idempotency.Answer{}, errors.Join(err, s.Void(ctx, c.Key, c.Owner))
@@ -38,10 +40,10 @@ func (s *Store) Reserve(ctx context.Context, c idempotency.Claim) (idempotency.A
 			return idempotency.Answer{}, err
 		}
 		msgs, err := msg.ToArray()
-		if err != nil {
+		if err != nil || len(msgs) == 0 {
 			return idempotency.Answer{}, errForm
 		}
-		a, d, err := readAnswer(&c, msgs)
+		a, d, err := readAnswer(&c, msgs[1:]) // behind what it says about charges
 		if err != nil {
 			return idempotency.Answer{}, err
 		}
@@ -150,12 +152,12 @@ func (s *Store) bodies(ctx context.Context, key string, rec *idempotency.Record,
 	if h.rec.Revision != rec.Revision {
 		return true, nil
 	}
-	if p := text(got[1]); p != "" {
-		rec.Result.Payload = []byte(p)
+	if p := body(got[1]); p != nil {
+		rec.Result.Payload = p
 	}
 	for i, m := range got[2:] {
-		if a := text(m); a != "" {
-			rec.Steps[i].Answer = []byte(a)
+		if a := body(m); a != nil {
+			rec.Steps[i].Answer = a
 		}
 	}
 	return false, nil

@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -19,9 +20,6 @@ var recordLua string
 
 //go:embed lua/reserve.lua
 var reserveLua string
-
-//go:embed lua/claim.lua
-var claimLua string
 
 //go:embed lua/extend.lua
 var extendLua string
@@ -67,7 +65,7 @@ func newScript(name string, parts ...string) *script {
 }
 
 var (
-	claimScript  = newScript("reserve", nowLua, recordLua, reserveLua, claimLua)
+	claimScript  = newScript("reserve", admitLua...)
 	extendScript = newScript("extend", nowLua, recordLua, extendLua)
 	endScript    = newScript("end", nowLua, recordLua, endLua)
 	voidScript   = newScript("void", nowLua, recordLua, voidLua)
@@ -182,6 +180,7 @@ func (s *Store) once(ctx context.Context, sc *script, keys, args []string) (msg 
 	if s.pulse.recent(now) {
 		msg, err = s.send(ctx, sc, keys, args)
 	} else {
+		keys, args := slices.Clone(keys), slices.Clone(args) // the call may outlive this one
 		msg, err = promptly(ctx, func() (rueidis.RedisMessage, error) { return s.send(ctx, sc, keys, args) })
 	}
 	if err == nil {
@@ -193,7 +192,7 @@ func (s *Store) once(ctx context.Context, sc *script, keys, args []string) (msg 
 // send is once, but may wait longer than ctx for a connection.
 func (s *Store) send(ctx context.Context, sc *script, keys, args []string) (rueidis.RedisMessage, error) {
 	if s.confirm.replicas > 0 && sc.wrote != nil {
-		return s.runConfirmed(ctx, sc, keys, args)
+		return s.runConfirmed(ctx, sc, slices.Clone(keys), slices.Clone(args))
 	}
 	return insist(ctx, func() rueidis.RedisResult { return run(ctx, s.client, sc, keys, args) }).ToMessage()
 }

@@ -11,21 +11,12 @@ import (
 
 // group is charges that lie in one slot, or anywhere outside of a Cluster.
 type group struct {
-	keys []string
 	from []int // their places among all charges
 }
 
-// groups parts charges by where they lie: in a Cluster those of no tenant each
-// alone and first, then those of each tenant. Elsewhere all are one group.
+// groups parts charges by where they lie in a Cluster: those of no tenant each
+// alone and first, then those of each tenant.
 func (s *Store) groups(charges []ratelimit.Charge) []group {
-	if !s.cluster() {
-		g := group{}
-		for i := range charges {
-			k, _ := s.limitKey(charges[i].Rule.Name, charges[i].Subject)
-			g.keys, g.from = append(g.keys, k), append(g.from, i)
-		}
-		return []group{g}
-	}
 	var alone, tenants []group
 	tags := map[string]int{}
 	for i := range charges {
@@ -42,7 +33,7 @@ func (s *Store) groups(charges []ratelimit.Charge) []group {
 			*list = append(*list, group{})
 		}
 		g := &(*list)[at]
-		g.keys, g.from = append(g.keys, k), append(g.from, i)
+		g.from = append(g.from, i)
 	}
 	return append(alone, tenants...)
 }
@@ -94,7 +85,7 @@ func (s *Store) takeApart(ctx context.Context, charges []ratelimit.Charge, group
 		for i, at := range g.from {
 			some[i] = charges[at]
 		}
-		part, list, err := s.takeTogether(ctx, some, g.keys, real, real)
+		part, list, err := s.takeTogether(ctx, some, real, real)
 		if err != nil {
 			return err
 		}
@@ -147,7 +138,7 @@ func (s *Store) repair(ctx context.Context, charges []ratelimit.Charge, g *group
 	if !refused {
 		return nil
 	}
-	d, undo, err := s.takeTogether(ctx, some, g.keys, true, true)
+	d, undo, err := s.takeTogether(ctx, some, true, true)
 	if err == nil && d.Allowed {
 		s.refund(ctx, d.Taken, undo)
 	}

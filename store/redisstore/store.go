@@ -71,7 +71,8 @@ var (
 // New returns a store on a client of the caller's, who closes it. The client
 // should be made with AlwaysPipelining, so that a call whose context is
 // cancelled returns at once, and with DisableRetry: the store itself repeats
-// what may be repeated.
+// what may be repeated. A MaxFlushDelay of 20 µs halves what many calls at once
+// cost this process.
 func New(client rueidis.Client, o Options) (*Store, error) {
 	if client == nil {
 		return nil, errors.New("redisstore: no client")

@@ -1,39 +1,39 @@
 -- Admit: requests-charges, claim, executions-charges; in front of it now.lua,
--- record.lua, reserve.lua and limits.lua: Q1, R1 to R8, A1, A2.
+-- judge.lua, usual.lua and charge.lua, which do almost all of it, then
+-- record.lua, reserve.lua and limits.lua: Q1, R1 to R8, A1, A2. It is Reserve
+-- where there are no charges.
 --
 -- KEYS[1]  the record; the other keys: one for each charge, all different,
 --          requests first
--- ARGV     2 owner, 3 terms, 4 fingerprints, 5 tenant and origin (see
---          claim.lua), 6 how many requests-charges there are, 7, … charges
--- Reply    verdict, now, how many charges were asked, what each of those found
---          (see take.lua), then the reply to the claim if it was made. Verdict:
---          0 requests refused, nothing was written; 1 the claim was decided;
---          2 slow, nothing was written; 3 executions refused: only the
---          requests were charged.
--- Cost     the sum of take.lua and claim.lua
+-- ARGV     2 owner, 3 terms (see reserve.lua), 4 fingerprints, 5 tenant and
+--          origin, 6 how many requests-charges there are, 7, … charges
+-- Reply    a string: verdict (B), how many charges were asked (I4), now (i8),
+--          what each of those found (see take.lua); then the reply to the claim,
+--          if it was made: see reply in reserve.lua. Verdict: 0 requests
+--          refused, nothing was written; 1 the claim was decided; 2 slow,
+--          nothing was written; 3 executions refused: only the requests were
+--          charged.
+-- Cost     the sum of take.lua and reserve.lua
 local REQUESTS_REFUSED, DECIDED, EXECUTIONS_REFUSED = 0, 1, 3
-local requests = tonumber(ARGV[6])
-local executions = #KEYS - 1 - requests
+local executions = n - requests
 
 local function say(verdict, asked, one, two, claim)
-	local out = { verdict, now, asked }
-	for i = 1, math.min(asked, requests) do
-		out[#out + 1] = one[i]
+	local levels = table.concat(one or {})
+	if two then
+		levels = levels .. table.concat(two)
 	end
-	for i = 1, asked - requests do
-		out[#out + 1] = two[i]
-	end
+	local all = { struct.pack('<BI4i8', verdict, asked, now) .. levels }
 	if claim then
 		for i = 1, table.maxn(claim) do
-			out[#out + 1] = claim[i] or false
+			all[i + 1] = claim[i] or false
 		end
 	end
-	return out
+	return all
 end
 
 local all, one, todo = judge(7, requests, 2)
 if all == SLOW then
-	return { SLOW, now, 0 }
+	return say(SLOW, 0)
 elseif all == REFUSED_ALL then
 	return say(REQUESTS_REFUSED, requests, one)
 end
@@ -44,7 +44,7 @@ if code % 16 == STARTED then
 	asked = requests + executions
 	passed, two, todo2 = judge(7 + requests, executions, 2 + requests)
 	if passed == SLOW then
-		return { SLOW, now, 0 }
+		return say(SLOW, 0)
 	elseif passed == REFUSED_ALL then
 		settle(requests, 2, todo)
 		return say(EXECUTIONS_REFUSED, asked, one, two)

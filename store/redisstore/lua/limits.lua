@@ -2,17 +2,19 @@
 -- limit is kept, and the algorithms for the case that almost always holds.
 -- They are those of package ratelimit.
 --
--- A token bucket is a string: 'B', then (i8) arrival, rem, window, quota,
--- burst, since, returned, and the whole and the rest of the time in which the
--- burst comes back (burst_us, burst_rem). A log is a string: 'L', then (i8)
+-- A token bucket is a string: 'B', then (i8) arrival, rem, since, returned,
+-- quota, the whole and the rest of the time in which the burst comes back
+-- (burst_us, burst_rem), window, burst. A log is a string: 'L', then (i8)
 -- arrival, window, quota, since, returned, head; then its entries (i8).
 --
 -- A state that another rule wrote, or that is ahead of a clock that stepped
 -- back, needs products of 128 bits: the scripts answer SLOW, and the client
 -- does it by package ratelimit (see swap.lua).
 --
--- A charge is packed: algorithm (B), quota, window, cost, the cost's and the
--- capacity's increments (us and rem each), capacity (i8).
+-- A charge is packed (i8): the cost's increment (us, rem; us is 2^53 if it can
+-- never pass), then the end of the state that the rule writes: quota, burst_us,
+-- burst_rem, window, burst. Of a log, and where the cost is 0, the cost (i8) and
+-- the algorithm (B) follow.
 --
 -- Defines  judge(first, n, key), which looks at the charges ARGV[first …
 --          first+n-1] of KEYS[key …], each of its own key. Returns what they
@@ -22,7 +24,7 @@
 --          GETRANGE, STRLEN, up to 14 GETRANGE, and APPEND, SETRANGE, PEXPIRE
 --          where it is charged; now and then it is written anew, without the
 --          entries that are over, at most 80 KB.
-local CHARGE = '<Bi8i8i8i8i8i8i8i8'
+local CHARGE = '<i8i8i8i8i8i8i8'
 local BUCKET, BUCKET_SIZE = '<Bi8i8i8i8i8i8i8i8i8', 73
 local LOG, LOG_SIZE = '<Bi8i8i8i8i8i8', 49
 local REFUSED_ALL, ALLOWED_ALL, SLOW = 0, 1, 2
@@ -39,7 +41,7 @@ local function bucket(s, quota, window, cost, us, rem, full_us, full_rem, capaci
 		if #s ~= BUCKET_SIZE then
 			return nil
 		end
-		local kind, arrival, r, w, q, _, si, ret, most_us, most_rem = struct.unpack(BUCKET, s)
+		local kind, arrival, r, si, ret, q, most_us, most_rem, w = struct.unpack(BUCKET, s)
 		if kind ~= B or w ~= window or q ~= quota then
 			return nil
 		end
@@ -53,8 +55,6 @@ local function bucket(s, quota, window, cost, us, rem, full_us, full_rem, capaci
 	end
 	if cost == 0 then
 		return true
-	elseif us < 0 then
-		return false
 	end
 	us, rem = debt_us + us, debt_rem + rem
 	if rem >= quota then
@@ -63,7 +63,7 @@ local function bucket(s, quota, window, cost, us, rem, full_us, full_rem, capaci
 	if us > full_us or us == full_us and rem > full_rem then
 		return false
 	end
-	return true, struct.pack(BUCKET, B, now + us, rem, window, quota, capacity, since, returned, full_us, full_rem), lifetime(us + 1)
+	return true, struct.pack(BUCKET, B, now + us, rem, since, returned, quota, full_us, full_rem, window, capacity), lifetime(us + 1)
 end
 
 local function entry(k, i)
@@ -138,7 +138,11 @@ local function judge(first, n, key)
 	local all, found, todo = ALLOWED_ALL, {}, {}
 	for i = 0, n - 1 do
 		local k = KEYS[key + i]
-		local alg, quota, window, cost, us, rem, full_us, full_rem, capacity = struct.unpack(CHARGE, ARGV[first + i])
+		local us, rem, quota, full_us, full_rem, window, capacity = struct.unpack(CHARGE, ARGV[first + i])
+		local cost, alg = 1, 0
+		if #ARGV[first + i] > 56 then
+			cost, alg = struct.unpack('<i8B', ARGV[first + i], 57)
+		end
 		local ok, value, ms, seen
 		if alg == 0 then
 			seen = redis.call('GET', k)
@@ -151,7 +155,7 @@ local function judge(first, n, key)
 		elseif not ok then
 			all = REFUSED_ALL
 		end
-		found[i + 1] = seen
+		found[i + 1] = seen or '-'
 		todo[2 * i + 1], todo[2 * i + 2] = value or false, ms
 	end
 	return all, found, todo

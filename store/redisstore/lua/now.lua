@@ -10,8 +10,10 @@
 -- Cost     one TIME.
 --
 -- All numbers in these scripts are integers below 2^53 in magnitude.
-local now, slack = tonumber(ARGV[1]), 3600000
-if not now then
+local now, slack
+if ARGV[1] == '' then
 	local t = redis.call('TIME')
-	now, slack = t[1] * 1000000 + t[2], 60000
+	now, slack = t[1] * 1000000 + t[2], 120000
+else
+	now, slack = tonumber(ARGV[1]), 3600000
 end

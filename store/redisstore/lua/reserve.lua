@@ -1,4 +1,5 @@
--- Reserve, in front of it now.lua and record.lua: R1 to R8, R12.
+-- What a claim comes to; after now.lua and record.lua, in front of admit.lua: R1
+-- to R8, R12. The usual cases are in usual.lua too.
 --
 -- Cost     a free key: TIME, HMGET, HSET, PEXPIRE where the terms say retry.
 --          A replay: TIME, two HMGET.

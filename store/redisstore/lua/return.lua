@@ -10,7 +10,7 @@ local s = redis.call('GET', KEYS[1])
 if not s or #s ~= 73 then
 	return 0
 end
-local kind, arrival, rem, window, quota, burst, since, returned, most_us, most_rem = struct.unpack('<Bi8i8i8i8i8i8i8i8i8', s)
+local kind, arrival, rem, since, returned, quota, most_us, most_rem, window, burst = struct.unpack('<Bi8i8i8i8i8i8i8i8i8', s)
 local w, q, us, part, was, was_rem, was_since, was_returned = struct.unpack('<i8i8i8i8i8i8i8i8', ARGV[2])
 if kind ~= 66 or w ~= window or q ~= quota or since ~= was_since then
 	return 0
@@ -34,6 +34,6 @@ if rem < 0 then
 	arrival, rem = arrival - 1, rem + quota
 end
 returned = returned + us + (part > 0 and 1 or 0)
-redis.call('SET', KEYS[1], struct.pack('<Bi8i8i8i8i8i8i8i8i8', 66, arrival, rem, window, quota, burst, since, returned, most_us, most_rem),
+redis.call('SET', KEYS[1], struct.pack('<Bi8i8i8i8i8i8i8i8i8', 66, arrival, rem, since, returned, quota, most_us, most_rem, window, burst),
 	'PX', math.max(0, math.ceil((arrival + 1 - now) / 1000)) + slack)
 return 1
