@@ -80,15 +80,14 @@ func (p *Parser) Duration() time.Duration {
 	return time.Duration(n) * time.Microsecond
 }
 
-// Time reads microseconds since 1970-01-01 UTC. An empty field, and 0, is no
-// time.
+// Time reads microseconds since 1970-01-01 UTC. An empty field is no time.
 func (p *Parser) Time() time.Time {
 	if strings.HasPrefix(p.s, " ") || p.s == "" && !p.done {
 		p.Text()
 		return time.Time{}
 	}
 	n := p.Int()
-	if p.err != nil || n == 0 {
+	if p.err != nil {
 		return time.Time{}
 	}
 	return time.UnixMicro(n).UTC()

@@ -35,7 +35,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 				s.ProviderID, s.Answer, s.Ended = "id", []byte{0, ' '}, m.Until.Add(time.Second)
 			}
 			steps = append(steps, s)
-			ended := "" // as "0" is, no time
+			ended := "" // no time
 			if s.Done {
 				ended = fmt.Sprint(s.Ended.UnixMicro())
 			}

@@ -106,7 +106,7 @@ func stepList(answers bool) string {
 	}
 	return "SELECT string_agg(concat_ws(' ',encode(convert_to(s.name,'UTF8'),'hex'),s.done::integer," +
 		"encode(convert_to(s.provider_key,'UTF8'),'hex'),encode(convert_to(s.provider_id,'UTF8'),'hex')," +
-		answer + ",coalesce(s.started,0),coalesce(s.ended,0)),' ' ORDER BY s.n) FROM {s}escapement_steps s"
+		answer + ",coalesce(s.started::text,''),coalesce(s.ended::text,'')),' ' ORDER BY s.n) FROM {s}escapement_steps s"
 }
 
 // clock is the store's time in microseconds: the server's, unless a test sends
