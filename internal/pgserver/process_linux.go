@@ -1,8 +1,13 @@
 package pgserver
 
 import (
+	"errors"
+	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
+	"time"
 )
 
 // attributes make the program end with this process, however that ends.
@@ -26,4 +31,33 @@ func run(p *process) error {
 		close(p.ended)
 	}()
 	return <-started
+}
+
+// ProcessorTime is what the server's processes have used of the processors
+// since they started. It is of more use than the clock where other programs use
+// the same ones. A process that has ended no longer counts.
+func (s *Server) ProcessorTime() (time.Duration, error) {
+	s.mu.Lock()
+	parent := strconv.Itoa(s.cmd.cmd.Process.Pid)
+	s.mu.Unlock()
+	list, err := os.ReadFile("/proc/" + parent + "/task/" + parent + "/children")
+	if err != nil {
+		return 0, err
+	}
+	var sum time.Duration
+	for _, pid := range append(strings.Fields(string(list)), parent) {
+		b, err := os.ReadFile("/proc/" + pid + "/schedstat")
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // it has ended
+		}
+		if err != nil {
+			return 0, err
+		}
+		n, err := strconv.ParseInt(strings.Fields(string(b))[0], 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += time.Duration(n)
+	}
+	return sum, nil
 }

@@ -2,7 +2,14 @@
 
 package pgserver
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+	"time"
+)
+
+// ProcessorTime is known on Linux alone.
+func (s *Server) ProcessorTime() (time.Duration, error) { return 0, errors.ErrUnsupported }
 
 func attributes(cred *syscall.Credential) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: cred, Setpgid: true}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/internal/rowtext"
 )
 
 // claim is a Reserve on its first way: by a statement that reads, and inserts
@@ -131,7 +132,7 @@ func (f *first) add(r *idempotency.Record) {
 	f.id = append(f.id, bytes.Clone(r.Key.ID[:]))
 	f.owner = append(f.owner, bytes.Clone(r.Owner[:]))
 	f.tenant = append(f.tenant, escape(r.Key.Tenant))
-	f.prints = append(f.prints, writePrints(r.Prints))
+	f.prints = append(f.prints, rowtext.Prints(r.Prints))
 	f.method = append(f.method, escape(r.Origin.Method))
 	f.route = append(f.route, escape(r.Origin.Route))
 	f.trace = append(f.trace, escape(r.Origin.Trace))

@@ -2,17 +2,15 @@ package pgstore
 
 import (
 	"bytes"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"math"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/internal/rowtext"
 )
 
 // stored is one result row of a query for records.
@@ -41,13 +39,13 @@ func (v *stored) record() (idempotency.Record, error) {
 		return r, v.damaged(err)
 	}
 	r.Key.Tenant = unescape(v.tenant)
-	if r.Prints, err = readPrints(v.prints); err != nil {
+	if r.Prints, err = rowtext.ReadPrints(v.prints); err != nil {
 		return r, v.damaged(err)
 	}
 	copy(r.Owner[:], v.owner)
 	copy(r.Released[:], v.released)
 	r.Origin = idempotency.Origin{Method: unescape(v.method), Route: unescape(v.route), Trace: unescape(v.trace)}
-	if r.Marks, err = readMarks(v.marks); err != nil {
+	if r.Marks, err = rowtext.ReadMarks(v.marks); err != nil {
 		return r, v.damaged(err)
 	}
 	if len(v.payload) > 0 {
@@ -173,8 +171,8 @@ func (c *columns) len() int { return len(c.id) }
 func (c *columns) add(r *idempotency.Record, keep bool) {
 	c.id = append(c.id, bytes.Clone(r.Key.ID[:]))
 	for i, s := range [...]string{
-		escape(r.Key.Tenant), writePrints(r.Prints), escape(r.Origin.Method),
-		escape(r.Origin.Route), escape(r.Origin.Trace), writeMarks(r.Marks),
+		escape(r.Key.Tenant), rowtext.Prints(r.Prints), escape(r.Origin.Method),
+		escape(r.Origin.Route), escape(r.Origin.Trace), rowtext.Marks(r.Marks),
 	} {
 		c.text[i] = append(c.text[i], s)
 	}
@@ -262,148 +260,5 @@ func unescape(s string) string {
 	return s
 }
 
-// writePrints writes fingerprints as "hash tag hash tag", tags escaped so that
-// they hold no space.
-func writePrints(ps []idempotency.Fingerprint) string {
-	b := make([]byte, 0, len(ps)*96)
-	for i, p := range ps {
-		if i > 0 {
-			b = append(b, ' ')
-		}
-		b = hex.AppendEncode(b, p.Sum[:])
-		b = append(b, ' ')
-		b = append(b, url.PathEscape(p.Tag)...)
-	}
-	return string(b)
-}
-
-func readPrints(s string) ([]idempotency.Fingerprint, error) {
-	if s == "" {
-		return nil, nil
-	}
-	p := parser{s: s}
-	ps := make([]idempotency.Fingerprint, 0, 1)
-	for p.more() {
-		var f idempotency.Fingerprint
-		p.hexInto(f.Sum[:])
-		tag, err := url.PathUnescape(p.next())
-		if err != nil {
-			return nil, err
-		}
-		f.Tag = tag
-		ps = append(ps, f)
-	}
-	return ps, p.err
-}
-
-// writeMarks writes marks as "owner until owner until".
-func writeMarks(ms []idempotency.Mark) string {
-	b := make([]byte, 0, len(ms)*50)
-	for i, m := range ms {
-		if i > 0 {
-			b = append(b, ' ')
-		}
-		b = hex.AppendEncode(b, m.Owner[:])
-		b = append(b, ' ')
-		b = strconv.AppendInt(b, micros(m.Until), 10)
-	}
-	return string(b)
-}
-
-func readMarks(s string) ([]idempotency.Mark, error) {
-	if s == "" {
-		return nil, nil
-	}
-	p := parser{s: s}
-	var ms []idempotency.Mark
-	for p.more() {
-		var m idempotency.Mark
-		p.hexInto(m.Owner[:])
-		m.Until = p.time()
-		ms = append(ms, m)
-	}
-	return ms, p.err
-}
-
 // readSteps reads what the query for the steps concatenates.
-func readSteps(s string) ([]idempotency.Step, error) {
-	if s == "" {
-		return nil, nil
-	}
-	p := parser{s: s}
-	var steps []idempotency.Step
-	for p.more() {
-		steps = append(steps, idempotency.Step{
-			Name: unescape(string(p.hex())), Done: p.int() == 1,
-			ProviderKey: unescape(string(p.hex())), ProviderID: unescape(string(p.hex())), Answer: p.hex(),
-			Started: p.time(), Ended: p.time(),
-		})
-	}
-	return steps, p.err
-}
-
-// parser reads fields that one space separates. The first fault stays.
-type parser struct {
-	s    string
-	done bool
-	err  error
-}
-
-func (p *parser) more() bool { return !p.done && p.err == nil }
-
-func (p *parser) next() string {
-	if p.done {
-		p.fail(errors.New("too few fields"))
-		return ""
-	}
-	f, rest, found := strings.Cut(p.s, " ")
-	p.s, p.done = rest, !found
-	return f
-}
-
-func (p *parser) fail(err error) {
-	if p.err == nil {
-		p.err = err
-	}
-}
-
-func (p *parser) int() int64 {
-	f := p.next()
-	n, err := strconv.ParseInt(f, 10, 64)
-	if err != nil {
-		p.fail(fmt.Errorf("%q is not an integer", f))
-	}
-	return n
-}
-
-// time reads microseconds; 0 is no time.
-func (p *parser) time() time.Time {
-	n := p.int()
-	if p.err != nil || n == 0 {
-		return time.Time{}
-	}
-	return time.UnixMicro(n).UTC()
-}
-
-func (p *parser) hex() []byte {
-	f := p.next()
-	if f == "" {
-		return nil
-	}
-	b, err := hex.DecodeString(f)
-	if err != nil {
-		p.fail(errors.New("not hexadecimal"))
-	}
-	return b
-}
-
-func (p *parser) hexInto(dst []byte) {
-	f := p.next()
-	if len(f) != 2*len(dst) {
-		p.fail(fmt.Errorf("want %d hexadecimal digits, have %d", 2*len(dst), len(f)))
-		return
-	}
-	if _, err := hex.Decode(dst, []byte(f)); err != nil {
-		p.fail(errors.New("not hexadecimal"))
-	}
-}
+func readSteps(s string) ([]idempotency.Step, error) { return rowtext.ReadSteps(s, unescape) }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // short is an operation on its short way, in one round trip and one
@@ -72,55 +73,33 @@ func (s *Store) tryShort(batch []*short) error {
 			reserves = append(reserves, o.claim)
 		}
 	}
-	// All statements are one transaction: there is no COMMIT between them.
-	var b pgx.Batch
-	var rows []func(func(...any) error) error
-	var answers []func()
-	check := len(batch) > 1 || s.size.due()
-	if check {
-		b.Queue(s.q.settings)
-	}
-	add := func(text string, args []any, row func(func(...any) error) error, answer func()) {
-		b.Queue(text, args...)
-		rows, answers = append(rows, row), append(answers, answer)
-	}
+	var list []shortStatement
 	if len(endings) > 0 {
 		e := s.newEnds(endings)
+		st := shortStatement{text: s.q.finish, args: e.args, row: e.row, answer: e.answer}
 		if len(e.sent) == 1 {
-			add(s.q.finishOne, scalars(e.args), e.row, e.answer)
-		} else {
-			add(s.q.finish, e.args, e.row, e.answer)
+			st.text, st.args = s.q.finishOne, scalars(e.args)
 		}
+		list = append(list, st)
 	}
 	if len(reserves) > 0 {
 		c := s.newClaims(reserves)
+		st := shortStatement{text: s.q.claim, args: c.args, row: c.row, answer: c.answer}
 		if c.one() {
-			add(s.q.claimOne, scalars(c.args), c.rowOfOne, c.answer)
-		} else {
-			add(s.q.claim, c.args, c.row, c.answer)
+			st.text, st.args, st.row = s.q.claimOne, scalars(c.args), c.rowOfOne
 		}
+		list = append(list, st)
 	}
-	br := w.conn.SendBatch(context.Background(), &b)
-	if check {
-		var bytes int64
-		if err = br.QueryRow().Scan(nil, nil, nil, nil, &bytes); err == nil {
-			s.size.saw(bytes)
-		}
+	if check := len(batch) > 1 || s.size.due(); check || len(list) > 1 {
+		err = s.runTogether(w.conn, list, check)
+	} else {
+		err = list[0].read(w.conn.Query(context.Background(), list[0].text, list[0].args...))
 	}
-	for _, each := range rows {
-		var r pgx.Rows
-		if err == nil {
-			r, err = br.Query()
-		}
-		if err == nil {
-			err = drain(r, each)
-		}
-	}
-	if err = errors.Join(err, br.Close()); err != nil { // Close commits
+	if err != nil {
 		return w.fault(err)
 	}
-	for _, answer := range answers {
-		answer()
+	for _, st := range list {
+		st.answer()
 	}
 	for _, o := range batch {
 		if o.claim != nil {
@@ -128,6 +107,49 @@ func (s *Store) tryShort(batch []*short) error {
 		}
 	}
 	return nil
+}
+
+// shortStatement is one statement of a batch: row is called for each of its
+// rows, and answer once all is committed.
+type shortStatement struct {
+	text   string
+	args   []any
+	row    func(scan func(...any) error) error
+	answer func()
+}
+
+func (st *shortStatement) read(rows pgx.Rows, err error) error {
+	if err != nil {
+		return err
+	}
+	return drain(rows, st.row)
+}
+
+// runTogether runs statements in one round trip. They are one transaction:
+// there is no COMMIT between them. Where check is set, plans that scan are
+// forbidden before, and the size of the table is read.
+func (s *Store) runTogether(conn *pgxpool.Conn, list []shortStatement, check bool) error {
+	var b pgx.Batch
+	if check {
+		b.Queue(s.q.settings)
+	}
+	for _, st := range list {
+		b.Queue(st.text, st.args...)
+	}
+	br := conn.SendBatch(context.Background(), &b)
+	var err error
+	if check {
+		var bytes int64
+		if err = br.QueryRow().Scan(nil, nil, nil, nil, &bytes); err == nil {
+			s.size.saw(bytes)
+		}
+	}
+	for i := range list {
+		if err == nil {
+			err = list[i].read(br.Query())
+		}
+	}
+	return errors.Join(err, br.Close()) // Close commits
 }
 
 // size knows whether the table is so large that the server makes no plan that
@@ -142,7 +164,7 @@ type size struct {
 }
 
 const (
-	largeTable = 4 << 20 // bytes
+	largeTable = 512 << 10 // bytes
 	sizeEvery  = 10 * time.Second
 )
 

@@ -106,12 +106,17 @@ func stepList(answers bool) string {
 	}
 	return "SELECT string_agg(concat_ws(' ',encode(convert_to(s.name,'UTF8'),'hex'),s.done::integer," +
 		"encode(convert_to(s.provider_key,'UTF8'),'hex'),encode(convert_to(s.provider_id,'UTF8'),'hex')," +
-		answer + ",coalesce(s.started,0),coalesce(s.ended,0)),' ' ORDER BY s.n) FROM {s}escapement_steps s"
+		answer + ",coalesce(s.started::text,''),coalesce(s.ended::text,'')),' ' ORDER BY s.n) FROM {s}escapement_steps s"
 }
 
 // clock is the store's time in microseconds: the server's, unless a test sends
 // its own as the first argument.
 const clock = "coalesce($1::bigint,(extract(epoch FROM clock_timestamp())*1000000)::bigint)"
+
+// stamp is the store's time in a statement for one record: the same wherever it
+// stands in the statement, so that nothing must carry it. (The product is exact
+// to half a microsecond until the year 2255.)
+const stamp = "coalesce($1::bigint,(date_part('epoch',statement_timestamp())*1000000)::bigint)"
 
 // lockTimeout bounds, for one transaction, how long a statement waits where in
 // spite of everything it must: for an insert of the same key by another
@@ -290,16 +295,16 @@ func claimText() string {
 }
 
 // claimOneText is for a batch of one, as quick as a plain statement: it only
-// inserts.
+// inserts. It joins nothing, and so the server has little to set up.
 func claimOneText() string {
 	cols := make([]string, len(firstColumns))
 	for i, c := range firstColumns {
 		cols[i] = "$" + strconv.Itoa(2+i) + "::" + c[1]
 	}
-	of := strings.NewReplacer("u.lease_end", cols[12], "u.keep_until", cols[13])
+	of := strings.NewReplacer("u.lease_end", cols[12], "u.keep_until", cols[13], "t.now", stamp)
 	return "INSERT INTO {s}escapement_records (" + firstRecord + ") SELECT " + strings.Join(cols[:12], ",") + "," + of.Replace(firstValues) +
-		" FROM (SELECT " + clock + " AS now," + lockTimeout + " OFFSET 0) t " +
-		"WHERE NOT EXISTS (SELECT FROM {s}escapement_records r WHERE r.id = $2::bytea) ON CONFLICT (id) DO NOTHING RETURNING created"
+		" WHERE NOT EXISTS (SELECT FROM {s}escapement_records r WHERE r.id = $2::bytea) AND " + lockTimeout + " IS NOT NULL" +
+		" ON CONFLICT (id) DO NOTHING RETURNING created"
 }
 
 // finishSet is what an end writes, of columns l.
@@ -321,17 +326,19 @@ func finishText() string {
 		"UPDATE {s}escapement_records r" + finishSet + " FROM l WHERE " + is("r.id", "l.id") + " RETURNING r.id"
 }
 
-// finishOneText is for a batch of one.
+// finishOneText is for a batch of one: it finds the record once, by its index,
+// and then by the place where it is. If another transaction has written it
+// meanwhile, that is not where this statement sees it, and nothing is written.
 func finishOneText() string {
 	var pairs []string
 	for i, c := range finishColumns {
 		value := "$" + strconv.Itoa(2+i) + "::" + c[1]
 		pairs = append(pairs, "u."+c[0], value, "l."+c[0], value)
 	}
-	of := strings.NewReplacer(pairs...)
+	of := strings.NewReplacer(append(pairs, "t.now", stamp, "l.now", stamp)...)
 	return "UPDATE {s}escapement_records r" + of.Replace(finishSet) +
-		" FROM (SELECT t.now FROM (SELECT " + clock + " AS now OFFSET 0) t, {s}escapement_records r WHERE r.id = $2::bytea AND " +
-		of.Replace(unchanged) + " FOR NO KEY UPDATE OF r SKIP LOCKED) l WHERE r.id = $2::bytea RETURNING r.id"
+		" WHERE r.ctid = (SELECT r.ctid FROM {s}escapement_records r WHERE r.id = $2::bytea AND " +
+		of.Replace(unchanged) + " FOR NO KEY UPDATE SKIP LOCKED) RETURNING r.id"
 }
 
 // scalars are the arguments of a batch of one: the only element of each.

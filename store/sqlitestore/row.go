@@ -1,16 +1,11 @@
 package sqlitestore
 
 import (
-	"encoding/hex"
-	"errors"
-	"fmt"
-	"math"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/internal/rowtext"
 )
 
 // row is a record and where it is stored; seq 0 is a record that is not.
@@ -52,48 +47,48 @@ func readRow(v []any) (row, error) {
 	}
 	r.Key.Tenant = text(v[2])
 	var err error
-	if r.Prints, err = readPrints(text(v[3])); err != nil {
+	if r.Prints, err = rowtext.ReadPrints(text(v[3])); err != nil {
 		return r, err
 	}
 	copy(r.Owner[:], bytesOf(v[4]))
 	r.Origin = idempotency.Origin{Method: text(v[5]), Route: text(v[6]), Trace: text(v[7])}
 	copy(r.Released[:], bytesOf(v[8]))
-	if r.Marks, err = readMarks(text(v[9])); err != nil {
+	if r.Marks, err = rowtext.ReadMarks(text(v[9])); err != nil {
 		return r, err
 	}
 	r.Result.Payload = bytesOf(v[10])
-	r.Steps, err = readSteps(text(v[11]))
+	r.Steps, err = rowtext.ReadSteps(text(v[11]), asIs)
 	return r, err
 }
 
 // readNumbers reads the concatenated columns of integers.
 func (r *row) readNumbers(s string) error {
-	p := parser{s: s}
-	r.seq = p.int()
-	r.State = idempotency.State(p.small(3))
-	r.Token = idempotency.Token(p.int())
-	r.Terms.Lease = p.duration()
-	r.Terms.Retention = p.duration()
-	r.Terms.Remember = p.duration()
-	r.Terms.Quiet = p.duration()
-	r.Terms.OnUnknown = idempotency.OnUnknown(p.small(3))
-	r.Attempt = int(p.int())
-	r.Takeover = p.small(1) == 1
-	r.LeaseEnd = p.time()
-	r.Found = idempotency.Found(p.small(2))
-	r.FoundLease = p.time()
-	r.FoundSteps = int(p.int())
-	r.Result.Class = idempotency.Class(p.small(3))
-	r.Result.Status = int(p.int())
-	r.Result.NotKept = p.small(1) == 1
-	r.Result.Window = p.duration()
-	r.Result.By = idempotency.Source(p.small(3))
-	r.WindowEnd = p.time()
-	r.Expires = p.time()
-	r.Created = p.time()
-	r.Updated = p.time()
-	r.Revision = idempotency.Revision(p.int())
-	return p.end()
+	p := rowtext.NewParser(s)
+	r.seq = p.Int()
+	r.State = idempotency.State(p.Small(3))
+	r.Token = idempotency.Token(p.Int())
+	r.Terms.Lease = p.Duration()
+	r.Terms.Retention = p.Duration()
+	r.Terms.Remember = p.Duration()
+	r.Terms.Quiet = p.Duration()
+	r.Terms.OnUnknown = idempotency.OnUnknown(p.Small(3))
+	r.Attempt = int(p.Int())
+	r.Takeover = p.Small(1) == 1
+	r.LeaseEnd = p.Time()
+	r.Found = idempotency.Found(p.Small(2))
+	r.FoundLease = p.Time()
+	r.FoundSteps = int(p.Int())
+	r.Result.Class = idempotency.Class(p.Small(3))
+	r.Result.Status = int(p.Int())
+	r.Result.NotKept = p.Small(1) == 1
+	r.Result.Window = p.Duration()
+	r.Result.By = idempotency.Source(p.Small(3))
+	r.WindowEnd = p.Time()
+	r.Expires = p.Time()
+	r.Created = p.Time()
+	r.Updated = p.Time()
+	r.Revision = idempotency.Revision(p.Int())
+	return p.End()
 }
 
 // written are the columns that an insert and an update write, in the order of
@@ -107,8 +102,8 @@ var written = strings.Fields(`id tenant prints owner method route trace released
 func (r *row) values(dst []any) []any {
 	dst = append(
 		dst,
-		r.Key.ID[:], r.Key.Tenant, printsValue(r.Prints), ownerValue(&r.Owner),
-		r.Origin.Method, r.Origin.Route, r.Origin.Trace, ownerValue(&r.Released), marksValue(r.Marks),
+		r.Key.ID[:], r.Key.Tenant, textValue(rowtext.Prints(r.Prints)), ownerValue(&r.Owner),
+		r.Origin.Method, r.Origin.Route, r.Origin.Trace, ownerValue(&r.Released), textValue(rowtext.Marks(r.Marks)),
 		bytesValue(r.Result.Payload),
 		int64(r.State), int64(r.Token), r.Terms.Lease.Microseconds(), r.Terms.Retention.Microseconds(),
 		r.Terms.Remember.Microseconds(), r.Terms.Quiet.Microseconds(), int64(r.Terms.OnUnknown),
@@ -177,184 +172,13 @@ func bytesOf(v any) []byte {
 	return nil
 }
 
-// printsValue writes fingerprints as "hash tag hash tag", tags escaped so that
-// they hold no space.
-func printsValue(ps []idempotency.Fingerprint) any {
-	if len(ps) == 0 {
+// textValue is a text that is not there where it is empty.
+func textValue(s string) any {
+	if s == "" {
 		return nil
 	}
-	b := make([]byte, 0, len(ps)*96)
-	for i, p := range ps {
-		if i > 0 {
-			b = append(b, ' ')
-		}
-		b = hex.AppendEncode(b, p.Sum[:])
-		b = append(b, ' ')
-		b = append(b, url.PathEscape(p.Tag)...)
-	}
-	return string(b)
+	return s
 }
 
-func readPrints(s string) ([]idempotency.Fingerprint, error) {
-	if s == "" {
-		return nil, nil
-	}
-	p := parser{s: s}
-	ps := make([]idempotency.Fingerprint, 0, 1)
-	for p.more() {
-		var f idempotency.Fingerprint
-		p.hexInto(f.Sum[:])
-		tag, err := url.PathUnescape(p.next())
-		if err != nil {
-			return nil, err
-		}
-		f.Tag = tag
-		ps = append(ps, f)
-	}
-	return ps, p.end()
-}
-
-// marksValue writes marks as "owner until owner until".
-func marksValue(ms []idempotency.Mark) any {
-	if len(ms) == 0 {
-		return nil
-	}
-	b := make([]byte, 0, len(ms)*50)
-	for i, m := range ms {
-		if i > 0 {
-			b = append(b, ' ')
-		}
-		b = hex.AppendEncode(b, m.Owner[:])
-		b = append(b, ' ')
-		b = strconv.AppendInt(b, micros(m.Until), 10)
-	}
-	return string(b)
-}
-
-func readMarks(s string) ([]idempotency.Mark, error) {
-	if s == "" {
-		return nil, nil
-	}
-	p := parser{s: s}
-	var ms []idempotency.Mark
-	for p.more() {
-		var m idempotency.Mark
-		p.hexInto(m.Owner[:])
-		m.Until = p.time()
-		ms = append(ms, m)
-	}
-	return ms, p.end()
-}
-
-// readSteps reads what the query for the steps concatenates.
-func readSteps(s string) ([]idempotency.Step, error) {
-	if s == "" {
-		return nil, nil
-	}
-	p := parser{s: s}
-	var steps []idempotency.Step
-	for p.more() {
-		steps = append(steps, idempotency.Step{
-			Name: string(p.hex()), Done: p.small(1) == 1,
-			ProviderKey: string(p.hex()), ProviderID: string(p.hex()), Answer: p.hex(),
-			Started: p.time(), Ended: p.time(),
-		})
-	}
-	return steps, p.end()
-}
-
-// parser reads fields that one space separates. The first fault stays.
-type parser struct {
-	s    string
-	done bool
-	err  error
-}
-
-func (p *parser) more() bool { return !p.done && p.err == nil }
-
-func (p *parser) next() string {
-	if p.done {
-		p.fail("too few fields")
-		return ""
-	}
-	f, rest, found := strings.Cut(p.s, " ")
-	p.s, p.done = rest, !found
-	return f
-}
-
-func (p *parser) fail(what string) {
-	if p.err == nil {
-		p.err = errors.New(what)
-	}
-}
-
-func (p *parser) end() error {
-	if p.err == nil && !p.done {
-		p.fail("too many fields")
-	}
-	return p.err
-}
-
-func (p *parser) int() int64 {
-	f := p.next()
-	n, err := strconv.ParseInt(f, 10, 64)
-	if err != nil {
-		p.fail(fmt.Sprintf("%q is not an integer", f))
-	}
-	return n
-}
-
-// small reads an integer from 0 to limit.
-func (p *parser) small(limit int64) uint8 {
-	n := p.int()
-	if n < 0 || n > limit {
-		p.fail(fmt.Sprintf("%d is not one of 0 to %d", n, limit))
-		return 0
-	}
-	return uint8(n)
-}
-
-func (p *parser) duration() time.Duration {
-	n := p.int()
-	if n < 0 || n > math.MaxInt64/int64(time.Microsecond) {
-		p.fail(fmt.Sprintf("%d is not a duration in microseconds", n))
-		return 0
-	}
-	return time.Duration(n) * time.Microsecond
-}
-
-// time reads microseconds, or nothing for no time.
-func (p *parser) time() time.Time {
-	if strings.HasPrefix(p.s, " ") || p.s == "" && !p.done {
-		p.next()
-		return time.Time{}
-	}
-	n := p.int()
-	if p.err != nil {
-		return time.Time{}
-	}
-	return time.UnixMicro(n).UTC()
-}
-
-func (p *parser) hex() []byte {
-	f := p.next()
-	if f == "" {
-		return nil
-	}
-	b, err := hex.DecodeString(f)
-	if err != nil {
-		p.fail("not hexadecimal")
-	}
-	return b
-}
-
-func (p *parser) hexInto(dst []byte) {
-	f := p.next()
-	if len(f) != 2*len(dst) {
-		p.fail(fmt.Sprintf("want %d hexadecimal digits, have %d", 2*len(dst), len(f)))
-		return
-	}
-	if _, err := hex.Decode(dst, []byte(f)); err != nil {
-		p.fail("not hexadecimal")
-	}
-}
+// asIs is what rowtext does to the texts of steps here.
+func asIs(s string) string { return s }
