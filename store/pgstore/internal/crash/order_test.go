@@ -1,0 +1,98 @@
+package crash
+
+import (
+	"testing"
+	"time"
+)
+
+// An order and its record are one transaction. Programs are killed at every
+// point of it, over and over, while another one repeats their keys: orders =
+// distinct keys, and every answer is replayed as it was given.
+func TestOrdersSurviveKills(t *testing.T) {
+	points := []string{beforeClaim, afterClaim, begun, fenced, written, ended, commitHalf, commitSent, committed, answering, storeSent}
+	c := newCampaign(t, seed(t))
+	c.start(&strike{})
+	silent, undone := 0, 0
+	for round := range length(25, 1000) {
+		s := &strike{At: points[round%len(points)], How: byKill, Times: int64(1 + c.random.IntN(each))}
+		victim := c.start(s)
+		keys := c.send(victim)
+		if err := victim.struck(); err != nil {
+			c.check()
+			t.Fatalf("round %d, %s: %v", round, s.At, err)
+		}
+		c.gone(victim)
+		c.check()
+		made := c.made()
+		for _, k := range keys {
+			switch {
+			case k.answered() != nil:
+			case made[k.name] != nil:
+				silent++
+			default:
+				undone++
+			}
+		}
+	}
+	c.start(&strike{})
+	c.judge()
+	// A campaign that never meets a case proves nothing about it.
+	taken := c.takeovers()
+	t.Logf("kills left %d orders without an answer, %d keys without an order; %d takeovers", silent, undone, taken)
+	if !t.Failed() && (silent == 0 || undone == 0 || taken == 0) {
+		t.Error("a case was never met")
+	}
+}
+
+// The connection breaks while COMMIT is on its way: the program does not know
+// whether it was done, and asks the record. That is right also where the COMMIT
+// arrives after the question.
+func TestOrdersSurviveLostCommits(t *testing.T) {
+	points := []string{commitHalf, commitSent, commitLate, storeSent}
+	c := newCampaign(t, seed(t))
+	c.start(&strike{})
+	for round := range length(12, 300) {
+		s := &strike{At: points[round%len(points)], How: byCut, Times: int64(1 + c.random.IntN(each))}
+		p := c.start(s)
+		before := c.answers.Load()
+		c.send(p)
+		for until := time.Now().Add(patience); c.answers.Load() < before+each; {
+			c.check()
+			if time.Now().After(until) {
+				t.Fatalf("round %d, %s: no end", round, s.At)
+			}
+			<-time.After(time.Millisecond)
+		}
+		c.gone(p)
+		if err := p.stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	c.start(&strike{})
+	c.judge()
+}
+
+// The server is stopped at once, as a crash of it would, and started again,
+// while two programs work on it.
+func TestOrdersSurviveCrashesOfTheServer(t *testing.T) {
+	c := newCampaign(t, seed(t))
+	c.start(&strike{})
+	c.start(&strike{})
+	for round := range length(4, 100) {
+		want := c.answers.Load() + int64(c.random.IntN(3*each))
+		for range 4 {
+			c.send(c.any())
+		}
+		for until := time.Now().Add(patience); c.answers.Load() < want; {
+			c.check()
+			if time.Now().After(until) {
+				t.Fatalf("round %d: no end", round)
+			}
+			<-time.After(time.Millisecond)
+		}
+		if err := c.server.Restart(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.judge()
+}

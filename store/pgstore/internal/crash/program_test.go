@@ -1,0 +1,240 @@
+package crash
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/escapement-dev/escapement"
+	"github.com/escapement-dev/escapement/httpgate"
+	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/store/pgstore"
+)
+
+// programVar names the variable that makes the test binary a program under
+// test, and configures it.
+const programVar = "ESCAPEMENT_CRASH_PROGRAM"
+
+// config is what a program is told.
+type config struct {
+	URL, Schema string
+	Strike      *strike
+}
+
+// lease is short, so that a campaign need not wait long for a takeover; and
+// long enough that a busy machine seldom keeps a program from renewing it.
+const lease = 600 * time.Millisecond
+
+// service is the program: an API that makes orders, once for each key.
+type service struct {
+	strike *strike
+	pool   *pgxpool.Pool
+	db     *sql.DB
+	store  *pgstore.Store
+	orders string // the table
+}
+
+// program runs until its standard input ends, and returns its exit code.
+func program(s string) int {
+	if err := serve(s); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func serve(text string) error {
+	ctx := context.Background()
+	var c config
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		return err
+	}
+	business, err := struckPool(c.URL, c.Strike, false)
+	if err != nil {
+		return err
+	}
+	business.MaxConns = 8
+	s := &service{strike: c.Strike, orders: c.Schema + ".orders"}
+	if s.pool, err = pgxpool.NewWithConfig(ctx, business); err != nil {
+		return err
+	}
+	s.db = stdlib.OpenDBFromPool(s.pool)
+	records, err := struckPool(c.URL, c.Strike, true)
+	if err != nil {
+		return err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, records)
+	if err != nil {
+		return err
+	}
+	if s.store, err = pgstore.New(ctx, pool, pgstore.Options{Schema: c.Schema}); err != nil {
+		return err
+	}
+	h, gate, err := s.handler()
+	if err != nil {
+		return err
+	}
+	go gate.Run(ctx)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	c.Strike.serving.Store(true)
+	go http.Serve(l, h)
+	fmt.Println("http://" + l.Addr().String())
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+func (s *service) handler() (http.Handler, *escapement.Gate, error) {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	gate, err := escapement.New(escapement.Options{
+		Records: struckStore{s.store, s.store, s.strike}, Logger: log,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	hasher, err := idempotency.NewHasher([]byte("a secret that all programs share"))
+	if err != nil {
+		return nil, nil, err
+	}
+	policy := escapement.Policy{
+		Terms:   idempotency.Terms{Lease: lease, Retention: time.Hour, OnUnknown: idempotency.Retry},
+		Timeout: patience,
+	}
+	mw, err := httpgate.New(httpgate.Config{
+		Gate: gate, Hasher: hasher, Logger: log,
+		Identity: httpgate.Identity{Tenant: httpgate.MustSources("header:X-Tenant-Id")},
+		Keys:     httpgate.KeyPolicy{Mode: httpgate.Required, Policy: policy},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /orders", s.order)
+	inner := mw.Wrap(mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inner.ServeHTTP(&struckWriter{ResponseWriter: w, s: s.strike}, r)
+	}), gate, nil
+}
+
+// struckWriter has the point before an answer that says 201.
+type struckWriter struct {
+	http.ResponseWriter
+	s *strike
+}
+
+func (w *struckWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *struckWriter) WriteHeader(status int) {
+	if status == http.StatusCreated {
+		w.s.at(answering)
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// order is what is asked for, and what is answered.
+type order struct {
+	Name string `json:"name"`
+	// Way is the driver and the isolation level of the transaction, such as
+	// "pgx serializable".
+	Way   string `json:"way"`
+	ID    int64  `json:"id,omitempty"`
+	Nonce string `json:"nonce,omitempty"` // of the attempt
+}
+
+func (s *service) order(w http.ResponseWriter, r *http.Request) {
+	var o order
+	if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	var err error
+	for range 5 {
+		if err = s.orderIn(w, r, o); !pgstore.Again(err) {
+			break
+		}
+	}
+	if err != nil { // nothing was done, unless COMMIT's fate is not known: the Gate finds out
+		httpgate.Report(r.Context(), httpgate.NotExecuted)
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	}
+}
+
+// transaction is a business transaction, of either driver.
+type transaction struct {
+	store            idempotency.Store
+	insert           func(ctx context.Context, text string, args ...any) (id int64, err error)
+	commit, rollback func(context.Context) error
+}
+
+func (s *service) begin(ctx context.Context, way string) (*transaction, error) {
+	driver, level, _ := strings.Cut(way, " ")
+	if driver == "pgx" {
+		tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.TxIsoLevel(level)})
+		if err != nil {
+			return nil, err
+		}
+		return &transaction{s.store.In(tx), func(ctx context.Context, text string, args ...any) (id int64, err error) {
+			return id, tx.QueryRow(ctx, text, args...).Scan(&id)
+		}, tx.Commit, tx.Rollback}, nil
+	}
+	levels := map[string]sql.IsolationLevel{
+		"read committed": sql.LevelReadCommitted, "repeatable read": sql.LevelRepeatableRead, "serializable": sql.LevelSerializable,
+	}
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: levels[level]})
+	if err != nil {
+		return nil, err
+	}
+	return &transaction{s.store.InSQL(tx), func(ctx context.Context, text string, args ...any) (id int64, err error) {
+		return id, tx.QueryRowContext(ctx, text, args...).Scan(&id)
+	}, func(context.Context) error { return tx.Commit() }, func(context.Context) error { return tx.Rollback() }}, nil
+}
+
+// orderIn is one transaction.
+func (s *service) orderIn(w http.ResponseWriter, r *http.Request, o order) error {
+	ctx := r.Context()
+	tx, err := s.begin(ctx, o.Way)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.rollback(context.WithoutCancel(ctx)) }() // no effect after commit
+	s.strike.at(begun)
+	if err := httpgate.FenceIn(ctx, tx.store); err != nil {
+		return err
+	}
+	s.strike.at(fenced)
+	o.Nonce = rand.Text()
+	if o.ID, err = tx.insert(ctx, "INSERT INTO "+s.orders+" (name, nonce) VALUES ($1, $2) RETURNING id", o.Name, o.Nonce); err != nil {
+		return err
+	}
+	s.strike.at(written)
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Location", fmt.Sprintf("/orders/%d", o.ID))
+	w.WriteHeader(http.StatusCreated)
+	if err := json.NewEncoder(w).Encode(o); err != nil {
+		return err
+	}
+	if err := httpgate.EndIn(ctx, tx.store); err != nil {
+		return err
+	}
+	s.strike.at(ended)
+	if err := tx.commit(ctx); err != nil {
+		return err
+	}
+	s.strike.at(committed)
+	return nil
+}
