@@ -161,7 +161,7 @@ func (c *campaign) send(p *process) []*key {
 func (c *campaign) finish(k *key, p *process) error {
 	last := ""
 	for until := time.Now().Add(patience); time.Now().Before(until); p = c.any() {
-		a, again, err := c.post(k, p)
+		a, again, err := c.post(k, p.url)
 		if err != nil {
 			return err
 		}
@@ -179,12 +179,12 @@ func (c *campaign) finish(k *key, p *process) error {
 }
 
 // post is one request: an answer, or why it must be sent again.
-func (c *campaign) post(k *key, p *process) (a *answer, again string, err error) {
+func (c *campaign) post(k *key, url string) (a *answer, again string, err error) {
 	body, err := json.Marshal(order{Name: k.name, Way: k.way})
 	if err != nil {
 		return nil, "", err
 	}
-	r, err := http.NewRequest(http.MethodPost, p.url+"/orders", bytes.NewReader(body))
+	r, err := http.NewRequest(http.MethodPost, url+"/orders", bytes.NewReader(body))
 	if err != nil {
 		return nil, "", err
 	}
@@ -256,7 +256,7 @@ func (c *campaign) judge() {
 			c.t.Errorf("%s (%s): the orders are %q, and the answer is %s", k.name, k.way, n, a.body)
 		}
 		for _, p := range c.programs {
-			b, again, err := c.post(k, p)
+			b, again, err := c.post(k, p.url)
 			if err != nil || b == nil {
 				c.t.Errorf("%s: not replayed: %s %v", k.name, again, err)
 			} else if !b.replayed || b.location != a.location || b.body != a.body {

@@ -9,7 +9,7 @@ import (
 // point of it, over and over, while another one repeats their keys: orders =
 // distinct keys, and every answer is replayed as it was given.
 func TestOrdersSurviveKills(t *testing.T) {
-	points := []string{beforeClaim, afterClaim, begun, fenced, written, ended, commitHalf, commitSent, committed, answering, storeSent}
+	points := []string{beforeClaim, afterClaim, called, begun, fenced, written, ended, commitHalf, commitSent, committed, answering, storeSent}
 	c := newCampaign(t, seed(t))
 	c.start(&strike{})
 	silent, undone := 0, 0

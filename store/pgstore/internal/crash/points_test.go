@@ -19,6 +19,7 @@ import (
 const (
 	beforeClaim = "before-claim" // a request is about to be claimed
 	afterClaim  = "after-claim"  // its claim has won, and is in the store
+	called      = "called"       // the handler is called
 	begun       = "begun"        // the business transaction has begun
 	fenced      = "fenced"       // FenceIn has locked the record
 	written     = "written"      // the order is inserted
@@ -35,6 +36,7 @@ const (
 const (
 	byKill = "kill" // it kills itself, by SIGKILL
 	byCut  = "cut"  // it loses the connection
+	byHold = "hold" // it stays there until it is released
 )
 
 // strike says where and how a program is struck, if at all.
@@ -44,15 +46,22 @@ type strike struct {
 
 	serving atomic.Bool // before that, nothing counts
 	seen    atomic.Int64
+	// By hold, held is closed at the point, and released ends it.
+	held, released chan struct{}
 }
 
 func (s *strike) here(name string) bool {
 	return s.At == name && s.serving.Load() && s.seen.Add(1) == s.Times
 }
 
-// at kills the program if this is the point.
+// at kills or holds the program if this is the point.
 func (s *strike) at(name string) {
-	if s.here(name) {
+	switch {
+	case !s.here(name):
+	case s.How == byHold:
+		close(s.held)
+		<-s.released
+	default:
 		die()
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,61 +43,81 @@ const lease = 600 * time.Millisecond
 // service is the program: an API that makes orders, once for each key.
 type service struct {
 	strike *strike
-	pool   *pgxpool.Pool
+	pool   *pgxpool.Pool // of the business
 	db     *sql.DB
 	store  *pgstore.Store
 	orders string // the table
+	server http.Server
+	url    string
+	stop   context.CancelFunc
+	work   sync.WaitGroup
 }
 
 // program runs until its standard input ends, and returns its exit code.
-func program(s string) int {
-	if err := serve(s); err != nil {
+func program(text string) int {
+	var c config
+	err := json.Unmarshal([]byte(text), &c)
+	var s *service
+	if err == nil {
+		s, err = serve(c)
+	}
+	if err == nil {
+		fmt.Println(s.url)
+		_, err = io.Copy(io.Discard, os.Stdin)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
 }
 
-func serve(text string) error {
-	ctx := context.Background()
-	var c config
-	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		return err
-	}
+func serve(c config) (*service, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &service{strike: c.Strike, orders: c.Schema + ".orders", stop: cancel}
 	business, err := struckPool(c.URL, c.Strike, false)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	business.MaxConns = 8
-	s := &service{strike: c.Strike, orders: c.Schema + ".orders"}
 	if s.pool, err = pgxpool.NewWithConfig(ctx, business); err != nil {
-		return err
+		return nil, err
 	}
 	s.db = stdlib.OpenDBFromPool(s.pool)
 	records, err := struckPool(c.URL, c.Strike, true)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, records)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	defer pool.Close() // the store makes its own of it
 	if s.store, err = pgstore.New(ctx, pool, pgstore.Options{Schema: c.Schema}); err != nil {
-		return err
+		return nil, err
 	}
 	h, gate, err := s.handler()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	go gate.Run(ctx)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return err
+		return nil, err
 	}
+	s.url, s.server.Handler = "http://"+l.Addr().String(), h
 	c.Strike.serving.Store(true)
-	go http.Serve(l, h)
-	fmt.Println("http://" + l.Addr().String())
-	_, err = io.Copy(io.Discard, os.Stdin)
+	s.work.Go(func() { _ = gate.Run(ctx) })     // nil
+	s.work.Go(func() { _ = s.server.Serve(l) }) // ErrServerClosed
+	return s, nil
+}
+
+// close ends a service that is no process of its own.
+func (s *service) close() error {
+	err := s.server.Shutdown(context.Background())
+	s.stop()
+	s.work.Wait()
+	err = errors.Join(err, s.db.Close(), s.store.Close())
+	s.pool.Close()
 	return err
 }
 
@@ -162,6 +184,7 @@ func (s *service) order(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	s.strike.at(called)
 	var err error
 	for range 5 {
 		if err = s.orderIn(w, r, o); !pgstore.Again(err) {
