@@ -38,7 +38,7 @@ type campaign struct {
 	mu       sync.Mutex
 	programs []*process // to whom requests are sent
 	keys     []*key
-	answers  atomic.Int64
+	answers  atomic.Int64 // how many keys have their final answer
 
 	workers sync.WaitGroup
 	failed  chan error // gets the first failure
@@ -206,6 +206,18 @@ func (c *campaign) post(k *key, url string) (a *answer, again string, err error)
 		return nil, fmt.Sprintf("%d %s", res.StatusCode, text), nil
 	}
 	return nil, "", fmt.Errorf("it is answered %d %s", res.StatusCode, text)
+}
+
+// await waits until n keys have their final answers.
+func (c *campaign) await(n int) {
+	c.t.Helper()
+	for until := time.Now().Add(2 * patience); c.answers.Load() < int64(n); {
+		c.check()
+		if time.Now().After(until) {
+			c.t.Fatalf("%d keys of %d have no final answer", n-int(c.answers.Load()), n)
+		}
+		<-time.After(time.Millisecond)
+	}
 }
 
 // check fails the test if a key has failed.

@@ -46,6 +46,7 @@ type service struct {
 	pool   *pgxpool.Pool // of the business
 	db     *sql.DB
 	store  *pgstore.Store
+	gate   *escapement.Gate
 	orders string // the table
 	server http.Server
 	url    string
@@ -64,6 +65,7 @@ func program(text string) int {
 	if err == nil {
 		fmt.Println(s.url)
 		_, err = io.Copy(io.Discard, os.Stdin)
+		err = errors.Join(err, s.close())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -96,7 +98,7 @@ func serve(c config) (*service, error) {
 	if s.store, err = pgstore.New(ctx, pool, pgstore.Options{Schema: c.Schema}); err != nil {
 		return nil, err
 	}
-	h, gate, err := s.handler()
+	h, err := s.handler()
 	if err != nil {
 		return nil, err
 	}
@@ -106,14 +108,17 @@ func serve(c config) (*service, error) {
 	}
 	s.url, s.server.Handler = "http://"+l.Addr().String(), h
 	c.Strike.serving.Store(true)
-	s.work.Go(func() { _ = gate.Run(ctx) })     // nil
+	s.work.Go(func() { _ = s.gate.Run(ctx) })   // nil
 	s.work.Go(func() { _ = s.server.Serve(l) }) // ErrServerClosed
 	return s, nil
 }
 
-// close ends a service that is no process of its own.
+// close ends the service. It is an error if an operation is left over: if an
+// ending, or the withdrawal of a claim, cannot be told to the store.
 func (s *service) close() error {
-	err := s.server.Shutdown(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), patience/2)
+	defer cancel()
+	err := errors.Join(s.server.Shutdown(ctx), s.gate.Shutdown(ctx))
 	s.stop()
 	s.work.Wait()
 	err = errors.Join(err, s.db.Close(), s.store.Close())
@@ -121,36 +126,37 @@ func (s *service) close() error {
 	return err
 }
 
-func (s *service) handler() (http.Handler, *escapement.Gate, error) {
+func (s *service) handler() (http.Handler, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	gate, err := escapement.New(escapement.Options{
+	var err error
+	s.gate, err = escapement.New(escapement.Options{
 		Records: struckStore{s.store, s.store, s.strike}, Logger: log,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	hasher, err := idempotency.NewHasher([]byte("a secret that all programs share"))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	policy := escapement.Policy{
 		Terms:   idempotency.Terms{Lease: lease, Retention: time.Hour, OnUnknown: idempotency.Retry},
 		Timeout: patience,
 	}
 	mw, err := httpgate.New(httpgate.Config{
-		Gate: gate, Hasher: hasher, Logger: log,
+		Gate: s.gate, Hasher: hasher, Logger: log,
 		Identity: httpgate.Identity{Tenant: httpgate.MustSources("header:X-Tenant-Id")},
 		Keys:     httpgate.KeyPolicy{Mode: httpgate.Required, Policy: policy},
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", s.order)
 	inner := mw.Wrap(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		inner.ServeHTTP(&struckWriter{ResponseWriter: w, s: s.strike}, r)
-	}), gate, nil
+	}), nil
 }
 
 // struckWriter has the point before an answer that says 201.
