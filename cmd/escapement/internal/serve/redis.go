@@ -17,6 +17,7 @@ import (
 	"github.com/escapement-dev/escapement/httpgate"
 	"github.com/escapement-dev/escapement/idempotency"
 	"github.com/escapement-dev/escapement/ratelimit"
+	"github.com/escapement-dev/escapement/store/guard"
 	"github.com/escapement-dev/escapement/store/memstore"
 	"github.com/escapement-dev/escapement/store/redisstore"
 )
@@ -89,9 +90,9 @@ func (s *stores) openRedis(ctx context.Context, c *config.Config, log *slog.Logg
 		return err
 	}
 	policies := fallbacks(c)
-	guard, err := redisstore.NewGuard(cached, redisstore.GuardOptions{
+	guarded, err := guard.New(cached, guard.Options{
 		Deadline: c.Redis.LimitDeadline, Local: local,
-		Fallback: func(rule string) redisstore.Fallback { return policies[rule] },
+		Fallback: func(rule string) guard.Fallback { return policies[rule] },
 		OnState: func(away bool) {
 			if away {
 				log.Warn("the limiter is away: each limit is decided by its on_unavailable")
@@ -103,9 +104,9 @@ func (s *stores) openRedis(ctx context.Context, c *config.Config, log *slog.Logg
 	if err != nil {
 		return err
 	}
-	s.limits = guard
+	s.limits = guarded
 	if store == shared {
-		both := &redisBoth{redisRecords: keys, Guard: guard, cached: cached, policies: policies}
+		both := &redisBoth{redisRecords: keys, Guard: guarded, cached: cached, policies: policies}
 		s.records, s.limits = both, both
 	}
 	return nil
@@ -116,13 +117,13 @@ func (s *stores) openRedis(ctx context.Context, c *config.Config, log *slog.Logg
 const readyRule = "escapement-readyz"
 
 // fallbacks are the policies of the rules.
-func fallbacks(c *config.Config) map[string]redisstore.Fallback {
-	on := map[string]redisstore.OnUnavailable{"local": redisstore.OnLocal, "open": redisstore.OnOpen, "closed": redisstore.OnClosed}
-	list := map[string]redisstore.Fallback{readyRule: {On: redisstore.OnOpen}}
+func fallbacks(c *config.Config) map[string]guard.Fallback {
+	on := map[string]guard.OnUnavailable{"local": guard.OnLocal, "open": guard.OnOpen, "closed": guard.OnClosed}
+	list := map[string]guard.Fallback{readyRule: {On: guard.OnOpen}}
 	for _, l := range c.Limits {
-		list[l.Rule.Name] = redisstore.Fallback{On: on[l.OnUnavailable], Share: l.LocalShare}
+		list[l.Rule.Name] = guard.Fallback{On: on[l.OnUnavailable], Share: l.LocalShare}
 		if l.OnUnavailable == "closed" {
-			list[readyRule] = redisstore.Fallback{On: redisstore.OnClosed}
+			list[readyRule] = guard.Fallback{On: guard.OnClosed}
 		}
 	}
 	return list
@@ -154,8 +155,8 @@ type breaker = gobreaker.TwoStepCircuitBreaker[struct{}]
 
 func newBreaker(log *slog.Logger) *breaker {
 	return gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		Timeout: redisstore.DefaultPause, MaxRequests: 1,
-		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= redisstore.DefaultTrip },
+		Timeout: guard.DefaultPause, MaxRequests: 1,
+		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= guard.DefaultTrip },
 		IsSuccessful: func(err error) bool { return !errors.Is(err, redisstore.ErrUnavailable) },
 		IsExcluded:   func(err error) bool { return errors.Is(err, context.Canceled) }, // a caller that gave up
 		OnStateChange: func(_ string, from, to gobreaker.State) {
@@ -238,9 +239,9 @@ func (c *confirming) End(ctx context.Context, res idempotency.Reservation, e ide
 // redisBoth keeps records and limits in one Redis.
 type redisBoth struct {
 	*redisRecords
-	*redisstore.Guard
+	*guard.Guard
 	cached   *redisstore.Cached
-	policies map[string]redisstore.Fallback
+	policies map[string]guard.Fallback
 }
 
 var _ escapement.Admitter = (*redisBoth)(nil)
@@ -263,7 +264,7 @@ func (b *redisBoth) Admit(ctx context.Context, requests, executions []ratelimit.
 		err = fmt.Errorf("%w: %w", escapement.ErrLimits, err)
 	case errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, idempotency.ErrNotSent):
 		for i := range requests {
-			if name := requests[i].Rule.Name; b.policies[name].On == redisstore.OnClosed {
+			if name := requests[i].Rule.Name; b.policies[name].On == guard.OnClosed {
 				err = fmt.Errorf("%w: limit %q is closed while its store is away: %w", escapement.ErrLimits, name, err)
 				break
 			}
