@@ -48,7 +48,7 @@ func (s *Store) sweep(ctx context.Context, limit int) (seen, n int, err error) {
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // no effect after Commit
 	ss := pooled{tx}
 	var at int64
-	if err := tx.QueryRow(ctx, s.q.now, s.now()).Scan(&at, nil, nil, nil, nil, nil); err != nil {
+	if err := tx.QueryRow(ctx, s.q.now, s.now(), s.idle()).Scan(&at, nil, nil, nil, nil, nil, nil); err != nil {
 		return 0, 0, err
 	}
 	now := timeOf(at)

@@ -118,6 +118,11 @@ const clock = "coalesce($1::bigint,(extract(epoch FROM clock_timestamp())*100000
 // process, or for a row that was locked after it had been read as missing.
 const lockTimeout = "set_config('lock_timeout','250ms',true)"
 
+// idleTimeout lets the server end a transaction whose program has stopped in the
+// middle of it (frozen, or cut off from the network), so that its records are
+// not locked for as long as it is away. Argument 2 is in milliseconds.
+const idleTimeout = "set_config('idle_in_transaction_session_timeout',$2,true)"
+
 // noScan holds for one transaction. The server keeps a statement's plan, and
 // one that it made while the table was small would read the whole table, or the
 // whole index, for every batch until the next ANALYZE, a minute and a million
@@ -152,7 +157,7 @@ func newQueries(schema string) *queries {
 	}
 	q := &queries{
 		begin:         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
-		now:           "SELECT " + clock + "," + lockTimeout + "," + noScan,
+		now:           "SELECT " + clock + "," + lockTimeout + "," + noScan + "," + idleTimeout,
 		settings:      "SELECT " + noScan + ",pg_relation_size('{s}escapement_records')",
 		schemaVersion: "SELECT coalesce(max(version), 0) FROM {s}escapement_schema",
 	}

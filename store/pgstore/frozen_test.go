@@ -1,0 +1,40 @@
+package pgstore
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/internal/pgserver"
+)
+
+// A program stands still in the middle of a transaction of the store's, with
+// its connection open. The server ends that transaction, and others can write
+// the record.
+func TestFrozenProgramLetsGoOfItsRecords(t *testing.T) {
+	ctx := context.Background()
+	server := pgserver.Shared(t)
+	frozen := openStore(t, server.URL(), Options{Schema: migrated(t, server), Timeout: 300 * time.Millisecond})
+	other := openStore(t, server.URL(), Options{Schema: frozen.o.Schema, LockWait: 20 * time.Second})
+	r := start(t, frozen, newClaim(newKey()))
+	w, err := frozen.wire(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.release()
+	u := &unit{s: frozen, conn: w.conn, entries: map[idempotency.ID]*entry{}}
+	if err := u.lock([]*change{{id: r.Key.ID, rank: rankOwner}}); err != nil {
+		t.Fatal(err)
+	}
+	if !u.entries[r.Key.ID].found {
+		t.Fatal("the record is not locked")
+	}
+	if err := other.End(ctx, r, idempotency.NotRun()); err != nil {
+		t.Fatalf("while a frozen program holds the record: %v", err)
+	}
+	if err := u.write(nil); err == nil {
+		t.Error("the frozen program has committed")
+	}
+	start(t, frozen, newClaim(r.Key))
+}
