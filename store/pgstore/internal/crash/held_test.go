@@ -145,7 +145,7 @@ func holdOpen(t *testing.T, way string, hold time.Duration) {
 	if n := c.takeovers(); n != 0 {
 		t.Errorf("%d keys were taken over from living holders", n)
 	}
-	if made := c.made(); len(made) != others+len(keys) {
+	if made := c.orders(); len(made) != others+len(keys) {
 		t.Errorf("there are orders of %d keys, want %d", len(made), others+len(keys))
 	}
 }

@@ -20,7 +20,7 @@ func TestOrdersSurviveKills(t *testing.T) {
 		}
 		c.gone(victim)
 		c.check()
-		made := c.made()
+		made := c.orders()
 		for _, k := range keys {
 			switch {
 			case k.answered() != nil:
@@ -32,7 +32,7 @@ func TestOrdersSurviveKills(t *testing.T) {
 		}
 	}
 	c.start(&strike{})
-	c.judge()
+	c.judge(c.orders)
 	// A campaign that never meets a case proves nothing about it.
 	taken := c.takeovers()
 	t.Logf("kills left %d orders without an answer, %d keys without an order; %d takeovers", silent, undone, taken)
@@ -59,7 +59,7 @@ func TestOrdersSurviveLostCommits(t *testing.T) {
 		}
 	}
 	c.start(&strike{})
-	c.judge()
+	c.judge(c.orders)
 }
 
 // The server is stopped at once, as a crash of it would, and started again,
@@ -80,5 +80,5 @@ func TestOrdersSurviveCrashesOfTheServer(t *testing.T) {
 		}
 		c.await(all - each)
 	}
-	c.judge()
+	c.judge(c.orders)
 }

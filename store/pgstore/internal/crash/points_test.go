@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
+	"net/http/httptrace"
 	"os"
+	"os/signal"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -30,6 +33,12 @@ const (
 	committed   = "committed"    // its reply was read
 	answering   = "answering"    // the first byte of the answer is about to go out
 	storeSent   = "store-sent"   // something went out on a connection of the store
+
+	stepNew     = "step-new"     // a step is about to be saved as started
+	stepStarted = "step-started" // it is saved
+	stepSent    = "step-sent"    // the call is sent, and no reply was read
+	stepReplied = "step-replied" // the provider's reply is there
+	stepDone    = "step-done"    // what came of it is saved
 )
 
 // How a program is struck.
@@ -37,6 +46,7 @@ const (
 	byKill = "kill" // it kills itself, by SIGKILL
 	byCut  = "cut"  // it loses the connection
 	byHold = "hold" // it stays there until it is released
+	byStop = "stop" // it stops itself, by SIGSTOP, until it is sent SIGCONT
 )
 
 // strike says where and how a program is struck, if at all.
@@ -54,13 +64,19 @@ func (s *strike) here(name string) bool {
 	return s.At == name && s.serving.Load() && s.seen.Add(1) == s.Times
 }
 
-// at kills or holds the program if this is the point.
+// at kills, stops or holds the program if this is the point.
 func (s *strike) at(name string) {
 	switch {
 	case !s.here(name):
 	case s.How == byHold:
 		close(s.held)
 		<-s.released
+	case s.How == byStop:
+		// The signal may reach another thread, a moment later.
+		goesOn := make(chan os.Signal, 1)
+		signal.Notify(goesOn, syscall.SIGCONT)
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		<-goesOn
 	default:
 		die()
 	}
@@ -85,6 +101,38 @@ func (x struckStore) Reserve(ctx context.Context, c idempotency.Claim) (idempote
 		x.s.at(afterClaim)
 	}
 	return a, err
+}
+
+func (x struckStore) SaveStep(ctx context.Context, r idempotency.Reservation, st idempotency.Step) error {
+	if st.Done {
+		err := x.StepStore.SaveStep(ctx, r, st)
+		x.s.at(stepDone)
+		return err
+	}
+	x.s.at(stepNew)
+	err := x.StepStore.SaveStep(ctx, r, st)
+	x.s.at(stepStarted)
+	return err
+}
+
+// struckTransport has the points around a call.
+type struckTransport struct {
+	http.RoundTripper
+	s *strike
+}
+
+func (x struckTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPost {
+		ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+			WroteRequest: func(httptrace.WroteRequestInfo) { x.s.at(stepSent) },
+		})
+		r = r.WithContext(ctx)
+	}
+	res, err := x.RoundTripper.RoundTrip(r)
+	if r.Method == http.MethodPost && err == nil {
+		x.s.at(stepReplied)
+	}
+	return res, err
 }
 
 // struckPool returns the configuration of a pool whose connections have the

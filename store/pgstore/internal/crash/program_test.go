@@ -33,6 +33,7 @@ const programVar = "ESCAPEMENT_CRASH_PROGRAM"
 // config is what a program is told.
 type config struct {
 	URL, Schema string
+	Provider    string // its URL
 	Strike      *strike
 }
 
@@ -40,18 +41,24 @@ type config struct {
 // long enough that a busy machine seldom keeps a program from renewing it.
 const lease = 600 * time.Millisecond
 
+// storeTimeout bounds for how long a program that is stopped in the middle of a
+// transaction of the store's locks its records.
+const storeTimeout = 2 * time.Second
+
 // service is the program: an API that makes orders, once for each key.
 type service struct {
-	strike *strike
-	pool   *pgxpool.Pool // of the business
-	db     *sql.DB
-	store  *pgstore.Store
-	gate   *escapement.Gate
-	orders string // the table
-	server http.Server
-	url    string
-	stop   context.CancelFunc
-	work   sync.WaitGroup
+	strike   *strike
+	pool     *pgxpool.Pool // of the business
+	db       *sql.DB
+	store    *pgstore.Store
+	gate     *escapement.Gate
+	orders   string       // the table
+	client   *http.Client // of the providers
+	provider string
+	server   http.Server
+	url      string
+	stop     context.CancelFunc
+	work     sync.WaitGroup
 }
 
 // program runs until its standard input ends, and returns its exit code.
@@ -76,7 +83,8 @@ func program(text string) int {
 
 func serve(c config) (*service, error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &service{strike: c.Strike, orders: c.Schema + ".orders", stop: cancel}
+	s := &service{strike: c.Strike, orders: c.Schema + ".orders", provider: c.Provider, stop: cancel}
+	s.client = &http.Client{Transport: struckTransport{httpgate.NewTransport(&http.Transport{DisableKeepAlives: true}), c.Strike}}
 	business, err := struckPool(c.URL, c.Strike, false)
 	if err != nil {
 		return nil, err
@@ -95,7 +103,7 @@ func serve(c config) (*service, error) {
 		return nil, err
 	}
 	defer pool.Close() // the store makes its own of it
-	if s.store, err = pgstore.New(ctx, pool, pgstore.Options{Schema: c.Schema}); err != nil {
+	if s.store, err = pgstore.New(ctx, pool, pgstore.Options{Schema: c.Schema, Timeout: storeTimeout}); err != nil {
 		return nil, err
 	}
 	h, err := s.handler()
@@ -143,16 +151,21 @@ func (s *service) handler() (http.Handler, error) {
 		Terms:   idempotency.Terms{Lease: lease, Retention: time.Hour, OnUnknown: idempotency.Retry},
 		Timeout: patience,
 	}
+	// A provider is asked only when the call can no longer be under way.
+	paying := policy
+	paying.Timeout, paying.Terms.Quiet = 2*time.Second, 2*time.Second
 	mw, err := httpgate.New(httpgate.Config{
 		Gate: s.gate, Hasher: hasher, Logger: log,
 		Identity: httpgate.Identity{Tenant: httpgate.MustSources("header:X-Tenant-Id")},
 		Keys:     httpgate.KeyPolicy{Mode: httpgate.Required, Policy: policy},
+		Routes:   map[string]httpgate.KeyPolicy{"POST /payments": {Mode: httpgate.Required, Policy: paying}},
 	})
 	if err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", s.order)
+	mux.HandleFunc("POST /payments", s.pay)
 	inner := mw.Wrap(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		inner.ServeHTTP(&struckWriter{ResponseWriter: w, s: s.strike}, r)
