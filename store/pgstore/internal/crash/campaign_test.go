@@ -227,7 +227,7 @@ func (c *campaign) check() {
 	c.t.Helper()
 	select {
 	case err := <-c.failed:
-		c.t.Fatal(err)
+		c.t.Fatalf("%v\nNot done are:\n%s", err, strings.Join(c.open(), "\n"))
 	default:
 	}
 }
@@ -292,6 +292,21 @@ func (c *campaign) compare(made map[string][]string) {
 			c.t.Errorf("%s (%s): made was %q, and the answer is %s", k.name, k.way, n, k.answered().body)
 		}
 	}
+}
+
+// open describes the records that have no result.
+func (c *campaign) open() (list []string) {
+	err := c.query(func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, "SELECT to_jsonb(k)::text || ' at ' || clock_timestamp() FROM "+c.schema+".escapement_keys k WHERE state <> 'done'")
+		if err == nil {
+			list, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		}
+		return err
+	})
+	if err != nil {
+		list = append(list, err.Error())
+	}
+	return list
 }
 
 // takeovers counts the keys that needed more than one attempt.

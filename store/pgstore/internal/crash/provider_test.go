@@ -33,14 +33,15 @@ type providers struct {
 
 	mu    sync.Mutex
 	log   *os.File
-	calls map[string]int  // by provider and name
-	found map[string]bool // of asked: names of charges that were asked for and are there
-	keyed map[string]charge
+	calls map[string]int    // by provider and name
+	found map[string]bool   // of asked: names of charges that were asked for and are there
+	known map[string]charge // by provider and key
+	made  int
 }
 
 func newProviders(t *testing.T) *providers {
 	t.Helper()
-	p := &providers{file: filepath.Join(t.TempDir(), "charges"), calls: map[string]int{}, found: map[string]bool{}, keyed: map[string]charge{}}
+	p := &providers{file: filepath.Join(t.TempDir(), "charges"), calls: map[string]int{}, found: map[string]bool{}, known: map[string]charge{}}
 	var err error
 	if p.log, err = os.OpenFile(p.file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
 		t.Fatal(err)
@@ -70,7 +71,7 @@ func (p *providers) charge(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls[c.Provider+" "+c.Name]++
-	known, ok := p.keyed[c.Key]
+	known, ok := p.known["keyed "+c.Key]
 	if c.Provider == "keyed" && ok {
 		c = known
 	} else if err := p.make(&c); err != nil {
@@ -82,11 +83,8 @@ func (p *providers) charge(w http.ResponseWriter, r *http.Request) {
 
 // make makes a charge, durably.
 func (p *providers) make(c *charge) error {
-	all, err := p.charges()
-	if err != nil {
-		return err
-	}
-	c.ID = fmt.Sprintf("%s-%d", c.Provider, len(all))
+	p.made++
+	c.ID = fmt.Sprintf("%s-%d", c.Provider, p.made)
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -94,28 +92,20 @@ func (p *providers) make(c *charge) error {
 	if _, err := p.log.Write(append(text, '\n')); err != nil {
 		return err
 	}
-	if c.Provider == "keyed" {
-		p.keyed[c.Key] = *c
-	}
+	p.known[c.Provider+" "+c.Key] = *c
 	return p.log.Sync()
 }
 
 func (p *providers) status(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all, err := p.charges()
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+	c, ok := p.known["asked "+r.PathValue("key")]
+	if !ok {
+		http.NotFound(w, r)
 		return
 	}
-	for _, c := range all {
-		if c.Provider == "asked" && c.Key == r.PathValue("key") {
-			p.found[c.Name] = true
-			_ = json.NewEncoder(w).Encode(c) // whoever called may be gone
-			return
-		}
-	}
-	http.NotFound(w, r)
+	p.found[c.Name] = true
+	_ = json.NewEncoder(w).Encode(c) // whoever called may be gone
 }
 
 // charges reads the file.
