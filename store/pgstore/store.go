@@ -22,6 +22,7 @@ type Store struct {
 	changes group[*change]
 	known   known
 	size    size
+	limits  limitsOf
 	closed  atomic.Bool
 }
 
