@@ -120,8 +120,10 @@ const lockTimeout = "set_config('lock_timeout','250ms',true)"
 
 // idleTimeout lets the server end a transaction whose program has stopped in the
 // middle of it (frozen, or cut off from the network), so that its records are
-// not locked for as long as it is away. Argument 2 is in milliseconds.
-const idleTimeout = "set_config('idle_in_transaction_session_timeout',$2,true)"
+// not locked for as long as it is away. It is in milliseconds.
+func idleTimeout(arg string) string {
+	return "set_config('idle_in_transaction_session_timeout'," + arg + ",true)"
+}
 
 // noScan holds for one transaction. The server keeps a statement's plan, and
 // one that it made while the table was small would read the whole table, or the
@@ -158,7 +160,7 @@ func newQueries(schema string) *queries {
 	}
 	q := &queries{
 		begin:         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
-		now:           "SELECT " + clock + "," + lockTimeout + "," + noScan + "," + idleTimeout,
+		now:           "SELECT " + clock + "," + lockTimeout + "," + noScan + "," + idleTimeout("$2"),
 		settings:      "SELECT " + noScan + ",pg_relation_size('{s}escapement_records')",
 		schemaVersion: "SELECT coalesce(max(version), 0) FROM {s}escapement_schema",
 	}
