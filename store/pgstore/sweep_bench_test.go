@@ -57,9 +57,10 @@ func (f sweeps) Observe(_ context.Context, e escapement.Event) {
 	}
 }
 
-// BenchmarkSweep measures a reservation, and the pair of it and its end, of 16
-// callers: alone, while a Gate of another node sweeps 500,000 expired records (or
-// EXPIRED), and alone again.
+// BenchmarkSweep measures reservations, and pairs of them and their ends, of 16
+// callers, while a Gate of another node sweeps 500,000 expired records (or
+// EXPIRED): by turns it sweeps for a second, and rests for one, so that both are
+// measured under the same load of the machine.
 func BenchmarkSweep(b *testing.B) {
 	const callers = 16
 	expired := 500_000
@@ -76,76 +77,73 @@ func BenchmarkSweep(b *testing.B) {
 		}
 	})
 	s := openStore(b, server.URL(), Options{Schema: migrated(b, server)})
-	sweeper := openStore(b, server.URL(), s.o) // another node's
+	sweeper := openStore(b, server.URL(), s.o)
+	fill(b, s, expired)
 	ctx := context.Background()
-	load := func(b *testing.B, until func() bool) {
-		b.Helper()
-		var mu sync.Mutex
-		var reserves, pairs []time.Duration
-		var wait sync.WaitGroup
-		begin := time.Now()
-		for range callers {
-			wait.Go(func() {
-				var r, p []time.Duration
-				for !until() {
-					t0 := time.Now()
-					a, err := s.Reserve(ctx, newClaim(newKey()))
-					t1 := time.Now()
-					if err == nil {
-						err = s.End(ctx, a.Reservation, done("a payload of some bytes"))
-					}
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					r, p = append(r, t1.Sub(t0)), append(p, time.Since(t0))
+
+	// turn counts seconds: in odd ones it sweeps.
+	var turn, sum atomic.Int64
+	var took [2]struct{ reserves, pairs []time.Duration }
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	over := func() bool { return b.Failed() || sum.Load() >= int64(expired) }
+	b.ResetTimer()
+	for range callers {
+		wait.Go(func() {
+			for !over() {
+				n := turn.Load()
+				t0 := time.Now()
+				a, err := s.Reserve(ctx, newClaim(newKey()))
+				t1 := time.Now()
+				if err == nil {
+					err = s.End(ctx, a.Reservation, done("a payload of some bytes"))
 				}
-				mu.Lock()
-				defer mu.Unlock()
-				reserves, pairs = append(reserves, r...), append(pairs, p...)
-			})
-		}
-		wait.Wait()
-		slices.Sort(reserves)
-		slices.Sort(pairs)
-		micros := func(d time.Duration) float64 { return float64(d.Microseconds()) }
-		b.ReportMetric(micros(reserves[len(reserves)/2]), "reserve-p50-µs")
-		b.ReportMetric(micros(reserves[len(reserves)*99/100]), "reserve-p99-µs")
-		b.ReportMetric(micros(pairs[len(pairs)/2]), "pair-p50-µs")
-		b.ReportMetric(float64(len(pairs))/time.Since(begin).Seconds(), "pairs/s")
-		b.ReportMetric(0, "ns/op")
-	}
-	const alone = 10 * time.Second
-	for _, name := range []string{"before", "sweeping", "after"} {
-		b.Run(name, func(b *testing.B) {
-			if name != "sweeping" {
-				end := time.Now().Add(alone)
-				load(b, func() bool { return time.Now().After(end) })
-				return
-			}
-			b.StopTimer()
-			fill(b, s, expired)
-			b.StartTimer()
-			var sum atomic.Int64
-			begin := time.Now()
-			ctx, stop := context.WithCancel(ctx)
-			gate, err := escapement.New(escapement.Options{Records: sweeper, SweepEvery: 10 * time.Millisecond, Observer: sweeps(func(n int, err error) {
-				if err != nil && ctx.Err() == nil {
+				if err != nil {
 					b.Error(err)
+					return
 				}
-				sum.Add(int64(n))
-			})})
-			if err != nil {
-				b.Fatal(err)
-			}
-			ran := make(chan error)
-			go func() { ran <- gate.Run(ctx) }()
-			load(b, func() bool { return b.Failed() || sum.Load() >= int64(expired) })
-			b.ReportMetric(float64(expired)/time.Since(begin).Seconds(), "swept/s")
-			stop()
-			if err := <-ran; err != nil || sum.Load() != int64(expired) {
-				b.Errorf("%d records were swept, want %d: %v", sum.Load(), expired, err)
+				if turn.Load() == n {
+					mu.Lock()
+					t := &took[n%2]
+					t.reserves, t.pairs = append(t.reserves, t1.Sub(t0)), append(t.pairs, time.Since(t0))
+					mu.Unlock()
+				}
 			}
 		})
 	}
+	seconds := 0
+	for !over() {
+		<-time.After(time.Second)
+		turn.Add(1)
+		c, stop := context.WithTimeout(ctx, time.Second)
+		gate, err := escapement.New(escapement.Options{Records: sweeper, SweepEvery: time.Millisecond, Observer: sweeps(func(n int, err error) {
+			if err != nil && c.Err() == nil {
+				b.Error(err)
+			}
+			sum.Add(int64(n))
+		})})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := gate.Run(c); err != nil {
+			b.Error(err)
+		}
+		stop()
+		turn.Add(1)
+		seconds++
+	}
+	wait.Wait()
+	b.StopTimer()
+	micros := func(all []time.Duration, part int) float64 {
+		slices.Sort(all)
+		return float64(all[len(all)*part/100].Microseconds())
+	}
+	for i, name := range []string{"alone", "sweeping"} {
+		b.ReportMetric(micros(took[i].reserves, 50), name+"-reserve-p50-µs")
+		b.ReportMetric(micros(took[i].reserves, 99), name+"-reserve-p99-µs")
+		b.ReportMetric(micros(took[i].pairs, 50), name+"-pair-p50-µs")
+		b.ReportMetric(float64(len(took[i].pairs))/float64(seconds), name+"-pairs/s")
+	}
+	b.ReportMetric(float64(sum.Load())/float64(seconds), "swept/s")
+	b.ReportMetric(0, "ns/op")
 }
