@@ -19,7 +19,7 @@ func TestFrozenProgramLetsGoOfItsRecords(t *testing.T) {
 	frozen := openStore(t, server.URL(), Options{Schema: migrated(t, server), Timeout: 300 * time.Millisecond})
 	other := openStore(t, server.URL(), Options{Schema: frozen.o.Schema, LockWait: 20 * time.Second})
 	r := start(t, frozen, newClaim(newKey()))
-	w, err := frozen.wire(nil)
+	w, err := frozen.wire(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestFrozenProgramLetsGoOfItsBuckets(t *testing.T) {
 	if d, err := other.Take(ctx, charge); err != nil || !d.Allowed {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	w, err := frozen.wire(nil)
+	w, err := frozen.wire(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}

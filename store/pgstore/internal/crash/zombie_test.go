@@ -2,7 +2,6 @@ package crash
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -149,7 +148,7 @@ func TestStoppedTransactionKeepsItsKey(t *testing.T) {
 	}
 	got := c.wake(stopped, late)
 	if got == nil || got.replayed {
-		t.Fatal(fmt.Sprintf("after %d repeats the answer is %+v", repeats, got))
+		t.Fatalf("after %d repeats the answer is %+v", repeats, got)
 	}
 	k.final = got
 	if err := stopped.stop(); err != nil {
