@@ -16,9 +16,9 @@ import (
 func TestFrozenProgramLetsGoOfItsRecords(t *testing.T) {
 	ctx := context.Background()
 	server := pgserver.Shared(t)
-	frozen := openStore(t, server.URL(), Options{Schema: migrated(t, server), Timeout: 300 * time.Millisecond})
+	frozen := openStore(t, server.URL(), Options{Schema: migrated(t, server), Timeout: time.Second})
 	other := openStore(t, server.URL(), Options{Schema: frozen.o.Schema, LockWait: 20 * time.Second})
-	r := start(t, frozen, newClaim(newKey()))
+	r := start(t, other, newClaim(newKey()))
 	w, err := frozen.wire(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -37,14 +37,14 @@ func TestFrozenProgramLetsGoOfItsRecords(t *testing.T) {
 	if err := u.write(nil); err == nil {
 		t.Error("the frozen program has committed")
 	}
-	start(t, frozen, newClaim(r.Key))
+	start(t, other, newClaim(r.Key))
 }
 
 // The same with buckets: another program's requests are decided again.
 func TestFrozenProgramLetsGoOfItsBuckets(t *testing.T) {
 	ctx := context.Background()
 	server := pgserver.Shared(t)
-	frozen := openStore(t, server.URL(), Options{Schema: migrated(t, server), Timeout: 300 * time.Millisecond})
+	frozen := openStore(t, server.URL(), Options{Schema: migrated(t, server), Timeout: time.Second})
 	l := frozen.Limits(LimitsOptions{})
 	other := openStore(t, server.URL(), Options{Schema: frozen.o.Schema}).Limits(LimitsOptions{})
 	charge := []ratelimit.Charge{{Rule: ratelimit.Rule{Name: "tenant", Quota: 10, Window: time.Minute}, Subject: "acme", Cost: 1}}
