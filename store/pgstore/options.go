@@ -29,9 +29,7 @@ type Options struct {
 	// DefaultMaxBatch.
 	MaxBatch int
 	// Timeout is how long one transaction of the store's may take before it is
-	// given up, and its operations fail. The server ends it too, if the program
-	// stands still for as long in the middle of it: until then its records are
-	// locked. 0 is DefaultTimeout; at least 1ms.
+	// given up, and its operations fail. 0 is DefaultTimeout; at least 1ms.
 	Timeout time.Duration
 	// LockWait is how long an operation that must write tries again while a
 	// transaction of the caller's holds the record. 0 is DefaultLockWait; at
