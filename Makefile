@@ -5,10 +5,10 @@ SHELL := /usr/bin/env bash
 GO ?= go
 BIN := $(CURDIR)/bin
 
-.PHONY: help run build deps test check lint fmt fuzz bench soak tidy cover clean
+.PHONY: help run build deps test pg18 check lint fmt fuzz bench soak tidy cover clean
 
 help: ## list the tasks
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/' | expand -t 16
 
 run: ## run the demo: a small orders API, protected
 	$(GO) run ./cmd/escapement serve --demo
@@ -21,6 +21,9 @@ deps: ## install what the tests need and this machine lacks (Debian packages)
 
 test: deps ## test all modules, with the race detector, in random order
 	$(GO) test -race -shuffle=on -timeout 12m work
+
+pg18: ## test store/pgstore on PostgreSQL 18 (of npm; not part of check)
+	@scripts/pg18
 
 check: lint test ## what a reviewer would run, and CI runs: lint, then test
 

@@ -5,8 +5,13 @@ import (
 	"time"
 )
 
-// sweepBatch is how many records one Sweep may remove.
-const sweepBatch = 500
+// sweepBatch is how many records one Sweep may remove, and after it the sweeper
+// rests for sweepRest times as long as that took: what clients wait for goes
+// first, also where half a million records are due at once.
+const (
+	sweepBatch = 500
+	sweepRest  = 3
+)
 
 // sweep cleans the record store until ctx ends.
 func (g *Gate) sweep(ctx context.Context) {
@@ -25,8 +30,15 @@ func (g *Gate) sweep(ctx context.Context) {
 // sweepAll sweeps in batches until one is not full.
 func (g *Gate) sweepAll(ctx context.Context) {
 	var none Request
-	for ctx.Err() == nil {
-		start := g.watch()
+	rest := time.NewTimer(0)
+	defer rest.Stop()
+	for {
+		select {
+		case <-rest.C:
+		case <-ctx.Done():
+			return
+		}
+		start := time.Now()
 		c, cancel := context.WithTimeout(ctx, g.o.RecordsDeadline)
 		n, err := g.keeper.Sweep(c, sweepBatch)
 		cancel()
@@ -39,5 +51,6 @@ func (g *Gate) sweepAll(ctx context.Context) {
 		if err != nil || n < sweepBatch {
 			return
 		}
+		rest.Reset(sweepRest * time.Since(start))
 	}
 }

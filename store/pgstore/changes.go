@@ -184,7 +184,7 @@ func (u *unit) lock(batch []*change) error {
 	}
 	var b pgx.Batch
 	b.Queue(u.s.q.begin)
-	b.Queue(u.s.q.now, u.s.now())
+	b.Queue(u.s.q.now, u.s.now(), u.s.idle())
 	if len(own) > 0 {
 		b.Queue(u.s.q.lock, own)
 	}
@@ -196,7 +196,7 @@ func (u *unit) lock(batch []*change) error {
 			return err
 		}
 		var at int64
-		if err := br.QueryRow().Scan(&at, nil, nil, nil, nil, nil); err != nil {
+		if err := br.QueryRow().Scan(&at, nil, nil, nil, nil, nil, nil); err != nil {
 			return err
 		}
 		u.now = timeOf(at)

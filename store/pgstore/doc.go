@@ -34,4 +34,12 @@
 // (pgbouncer before 1.21, or with max_prepared_statements = 0), put
 // default_query_exec_mode=exec or =cache_describe into the URL. Nothing else
 // needs to be said; connections may be switched after every transaction.
+//
+// # Programs that stand still
+//
+// A program that is stopped, or cut off from the network, keeps what it has
+// locked. The server ends a transaction of the store's that is idle for
+// Options.Timeout. For the handler's own transactions, set
+// idle_in_transaction_session_timeout on their connections, or for the role:
+// until then the key is in progress, and nobody takes over.
 package pgstore

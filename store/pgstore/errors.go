@@ -116,6 +116,8 @@ func explain(err error) error {
 		what, next = "the server is stopping, or ended the connection", "this goes on by itself when it is back; whether the write took place is not known until the key is looked up"
 	case transient(err):
 		what, next = "other transactions were in the way, and nothing changed", "run it again"
+	case c == "25P03":
+		what, next = "the program stood still in a transaction, for longer than Options.Timeout, and nothing changed", "look at the machine's load; this goes on by itself"
 	case c == "25P02":
 		what, next = "the transaction had failed before", "roll it back"
 	default:

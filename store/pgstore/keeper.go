@@ -46,11 +46,30 @@ func (s *Store) sweep(ctx context.Context, limit int) (seen, n int, err error) {
 		return 0, 0, err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // no effect after Commit
-	ss := pooled{tx}
 	var at int64
-	if err := tx.QueryRow(ctx, s.q.now, s.now()).Scan(&at, nil, nil, nil, nil, nil); err != nil {
+	if err := tx.QueryRow(ctx, s.q.now, s.now(), s.idle()).Scan(&at, nil, nil, nil, nil, nil, nil); err != nil {
 		return 0, 0, err
 	}
+	if err := tx.QueryRow(ctx, s.q.sweep, at, limit).Scan(&seen, &n); err != nil {
+		return 0, 0, err
+	}
+	if n < seen { // the rule says what becomes of the rest
+		more, err := s.expire(ctx, tx, at, seen-n)
+		if err != nil {
+			return seen, 0, err
+		}
+		n += more
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return seen, 0, err
+	}
+	return seen, n, nil
+}
+
+// expire applies the rule to what is due, and returns how many records it has
+// removed or shrunk.
+func (s *Store) expire(ctx context.Context, tx pgx.Tx, at int64, limit int) (n int, err error) {
+	ss := pooled{tx}
 	now := timeOf(at)
 	w := newWrites()
 	err = ss.query(ctx, s.q.due, func(scan func(...any) error) error {
@@ -58,7 +77,6 @@ func (s *Store) sweep(ctx context.Context, limit int) (seen, n int, err error) {
 		if err := scan(v.into()...); err != nil {
 			return err
 		}
-		seen++
 		rec, err := v.record()
 		if err != nil {
 			return err
@@ -78,17 +96,14 @@ func (s *Store) sweep(ctx context.Context, limit int) (seen, n int, err error) {
 		return nil
 	}, at, limit)
 	if err != nil {
-		return seen, 0, err
+		return 0, err
 	}
 	for _, st := range w.statements(s.q) {
 		if _, err := ss.exec(ctx, st.text, st.args...); err != nil {
-			return seen, 0, err
+			return 0, err
 		}
 	}
-	if err := tx.Commit(ctx); err != nil {
-		return seen, 0, err
-	}
-	return seen, n, nil
+	return n, nil
 }
 
 // listScan is how many records one page looks at, at least, where the filter

@@ -5,8 +5,8 @@ import "strings"
 // limitQueries are the texts of the statements for limits.
 type limitQueries struct {
 	settings, now        string
-	begin, commit        string
-	rollback             string
+	begin, idle          string
+	commit, rollback     string
 	readOne, read, lock  string
 	insertOne, updateOne string // one row is one statement
 	insert, update       string
@@ -23,6 +23,7 @@ func newLimitQueries(schema string, durable bool) *limitQueries {
 		settings: "SELECT pg_relation_size('" + table + "') FROM (SELECT " + noScan + "," + quick + " OFFSET 0) t",
 		now:      "SELECT " + clock,
 		begin:    "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+		idle:     "SELECT " + idleTimeout("$1"),
 		commit:   "COMMIT",
 		rollback: "ROLLBACK",
 

@@ -261,13 +261,16 @@ func update(held []*limitRow) []any {
 func (u *limitUnit) lock() error {
 	var b pgx.Batch
 	b.Queue(u.l.q.begin)
+	b.Queue(u.l.q.idle, u.l.s.idle())
 	b.Queue(u.l.q.settings)
 	b.Queue(u.l.q.insert, u.ids, fullState, int64(0))
 	b.Queue(u.l.q.lock, u.ids)
 	b.Queue(u.l.q.now, u.l.s.now())
 	return u.send(&b, func(br pgx.BatchResults) error {
-		if _, err := br.Exec(); err != nil {
-			return err
+		for range 2 {
+			if _, err := br.Exec(); err != nil {
+				return err
+			}
 		}
 		if err := u.settings(br); err != nil {
 			return err

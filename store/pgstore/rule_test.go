@@ -106,6 +106,88 @@ func TestShortWaysFollowTheRule(t *testing.T) {
 	}
 }
 
+// A sweep, which says a part of the rule in SQL, leaves what the rule leaves, of
+// records in every state.
+func TestSweepFollowsTheRule(t *testing.T) {
+	ctx := context.Background()
+	server := pgserver.Shared(t)
+	clock := storetest.NewClock()
+	s := openStore(t, server.URL(), Options{Schema: migrated(t, server), Now: clock.Now})
+	seed := rand.Uint64()
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	some := func() time.Duration { return time.Duration(1+rnd.IntN(100)) * time.Minute }
+	var keys []idempotency.Key
+	for range 300 {
+		c := newClaim(newKey())
+		keys = append(keys, c.Key)
+		c.Terms = idempotency.Terms{
+			Lease: some(), Retention: some(), Quiet: some(), OnUnknown: idempotency.OnUnknown(rnd.IntN(4)),
+			Remember: time.Duration(rnd.IntN(2)) * some(),
+		}
+		r := start(t, s, c)
+		if rnd.IntN(3) == 0 {
+			if err := s.SaveStep(ctx, r, idempotency.Step{Name: "charge", ProviderKey: "key"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		res := done("body").Result
+		res.Class = idempotency.Class(1 + rnd.IntN(3))
+		if res.Class == idempotency.FailedRetryable {
+			res.Window = some()
+		}
+		var err error
+		switch rnd.IntN(6) {
+		case 0: // it stays held
+		case 1:
+			err = s.End(ctx, r, idempotency.UnknownEnding())
+		case 2:
+			err = s.Void(ctx, c.Key, c.Owner)
+		default:
+			err = s.End(ctx, r, idempotency.Done(res))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	stored := func(k idempotency.Key) (idempotency.Record, bool) {
+		_, rec, found, err := readOne(ctx, pooled{s.pool}, s.q.readOne, k.ID, s.now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rec, found
+	}
+	removed, shrunk := 0, 0
+	for range 12 {
+		clock.Advance(some() / 4)
+		before := map[idempotency.Key]idempotency.Record{}
+		for _, k := range keys {
+			if rec, found := stored(k); found {
+				before[k] = rec
+			}
+		}
+		if _, err := s.Sweep(ctx, len(keys)); err != nil {
+			t.Fatal(err)
+		}
+		for k, rec := range before {
+			want, keep := idempotency.Expire(rec, clock.Now())
+			got, found := stored(k)
+			want.AsOf, got.AsOf = time.Time{}, time.Time{}
+			if found != keep || keep && !reflect.DeepEqual(got, want) {
+				t.Fatalf("seed %d: of %+v a sweep leaves %v %+v; the rule says %v %+v", seed, rec, found, got, keep, want)
+			}
+			switch {
+			case !keep:
+				removed++
+			case want.Revision != rec.Revision:
+				shrunk++
+			}
+		}
+	}
+	if removed < 100 || shrunk < 10 {
+		t.Errorf("seed %d: %d records were removed, %d were shrunk: too few", seed, removed, shrunk)
+	}
+}
+
 // A plan that is made for a small table, and kept while it grows, looks every
 // key up in the index.
 func TestKeptPlansGoByTheIndex(t *testing.T) {
@@ -144,8 +226,23 @@ func TestKeptPlansGoByTheIndex(t *testing.T) {
 		"lockOne": {s.q.lockOne, []any{nil, id}}, "stepsOf": {s.q.stepsOf, []any{ids}},
 		"insert": {s.q.insert, cols.args(nil)}, "update": {s.q.update, append(cols.args(nil), cols.same)},
 		"remove": {s.q.remove, []any{ids}}, "dropSteps": {s.q.dropSteps, []any{ids}},
-		"due": {s.q.due, []any{int64(5), 10}}, "list": {s.q.list, []any{nil, id, 10}}, "listHeld": {s.q.listHeld, []any{nil, id, 10}},
-		"setting": {s.q.setting, []any{"x"}},
+		"sweep": {s.q.sweep, []any{int64(5), 10}},
+		"due":   {s.q.due, []any{int64(5), 10}}, "list": {s.q.list, []any{nil, id, 10}}, "listHeld": {s.q.listHeld, []any{nil, id, 10}},
+		"setting": {s.q.setting, []any{"x"}}, "putSetting": {s.q.putSetting, []any{nil, "x", id, int64(1)}},
+		"audit": {s.q.audit, []any{int64(5), 10}},
+	}
+	// Every other statement has no key to look up.
+	keyless := map[string]string{
+		"begin": "no table", "now": "no table", "settings": "no table",
+		"putSteps": "an insert", "newSetting": "an insert", "addAudit": "an insert",
+		"schemaVersion": "a table with a row for each migration",
+	}
+	all := reflect.TypeOf(*s.q)
+	for i := range all.NumField() {
+		name := all.Field(i).Name
+		if _, ok := statements[name]; !ok && keyless[name] == "" {
+			t.Errorf("nobody looks at the plan of %s", name)
+		}
 	}
 	c, err := pgx.Connect(ctx, server.URL())
 	if err != nil {

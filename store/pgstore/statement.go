@@ -123,6 +123,13 @@ const stamp = "coalesce($1::bigint,(date_part('epoch',statement_timestamp())*100
 // process, or for a row that was locked after it had been read as missing.
 const lockTimeout = "set_config('lock_timeout','250ms',true)"
 
+// idleTimeout lets the server end a transaction whose program has stopped in the
+// middle of it (frozen, or cut off from the network), so that its records are
+// not locked for as long as it is away. It is in milliseconds.
+func idleTimeout(arg string) string {
+	return "set_config('idle_in_transaction_session_timeout'," + arg + ",true)"
+}
+
 // noScan holds for one transaction. The server keeps a statement's plan, and
 // one that it made while the table was small would read the whole table, or the
 // whole index, for every batch until the next ANALYZE, a minute and a million
@@ -143,7 +150,8 @@ type queries struct {
 	stepsOf                     string
 	insert, update, remove      string
 	putSteps, dropSteps         string
-	due, list, listHeld         string
+	sweep, due                  string
+	list, listHeld              string
 	setting, putSetting         string
 	newSetting, addAudit, audit string
 	schemaVersion               string
@@ -157,7 +165,7 @@ func newQueries(schema string) *queries {
 	}
 	q := &queries{
 		begin:         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
-		now:           "SELECT " + clock + "," + lockTimeout + "," + noScan,
+		now:           "SELECT " + clock + "," + lockTimeout + "," + noScan + "," + idleTimeout("$2"),
 		settings:      "SELECT " + noScan + ",pg_relation_size('{s}escapement_records')",
 		schemaVersion: "SELECT coalesce(max(version), 0) FROM {s}escapement_schema",
 	}
@@ -210,6 +218,7 @@ func newQueries(schema string) *queries {
 		"provider_id=excluded.provider_id,started=excluded.started,ended=excluded.ended,answer=excluded.answer"
 	q.dropSteps = "DELETE FROM {s}escapement_steps WHERE " + among("record")
 
+	q.sweep = sweepText()
 	q.due = "SELECT " + result(false, false) + " FROM {s}escapement_records r WHERE r.keep_until <= $1 ORDER BY r.keep_until LIMIT $2 FOR UPDATE SKIP LOCKED"
 	list := func(where string) string {
 		return "SELECT " + clock + "," + result(false, true) + " FROM {s}escapement_records r WHERE r.id > $2" + where + " ORDER BY r.id LIMIT $3"
@@ -225,7 +234,7 @@ func newQueries(schema string) *queries {
 
 	for _, s := range []*string{
 		&q.settings, &q.claim, &q.claimOne, &q.finish, &q.finishOne, &q.lock, &q.lockAway, &q.share, &q.read, &q.readOne, &q.lockOne, &q.relock, &q.stepsOf, &q.insert, &q.update, &q.remove,
-		&q.putSteps, &q.dropSteps, &q.due, &q.list, &q.listHeld, &q.setting, &q.newSetting, &q.putSetting,
+		&q.putSteps, &q.dropSteps, &q.sweep, &q.due, &q.list, &q.listHeld, &q.setting, &q.newSetting, &q.putSetting,
 		&q.addAudit, &q.audit, &q.schemaVersion,
 	} {
 		*s = strings.ReplaceAll(*s, "{s}", prefix)
@@ -393,6 +402,16 @@ var finishColumns = [][2]string{
 	{"window_end", "bigint"},
 	{"expires", "bigint"},
 	{"payload", "bytea"},
+}
+
+// sweepText is one statement that removes what is due and of which nothing is
+// left, but for its steps: most records are results whose time is over. It
+// returns how many records it has looked at, and how many it has removed.
+func sweepText() string {
+	return "WITH due AS MATERIALIZED (SELECT r.ctid AS place, r.state = 2 AND r.steps = 0 AND (r.remember = 0 OR r.class = 3) AS over FROM {s}escapement_records r" +
+		" WHERE r.keep_until <= $1 ORDER BY r.keep_until LIMIT $2 FOR UPDATE SKIP LOCKED)," +
+		"gone AS (DELETE FROM {s}escapement_records r WHERE r.ctid = ANY(ARRAY(SELECT place FROM due WHERE over)) RETURNING 1) " +
+		"SELECT (SELECT count(*) FROM due),(SELECT count(*) FROM gone)"
 }
 
 // insertMissing inserts the records whose keys are missing, in the order of

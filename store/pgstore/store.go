@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +42,10 @@ func (s *Store) now() *int64 {
 	n := s.o.Now().UnixMicro()
 	return &n
 }
+
+// idle is for how long the server lets a transaction of the store's wait for its
+// next statement, in milliseconds.
+func (s *Store) idle() string { return strconv.FormatInt(s.o.Timeout.Milliseconds(), 10) }
 
 func timeOf(micros int64) time.Time { return time.UnixMicro(micros).UTC() }
 

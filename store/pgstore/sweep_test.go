@@ -2,6 +2,9 @@ package pgstore
 
 import (
 	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,4 +89,92 @@ func TestSweepPassesOverLockedRecords(t *testing.T) {
 	if got, err := a.Sweep(ctx, n); err != nil || got != 1 {
 		t.Errorf("after the lock is gone a sweep removes %d, %v; want 1", got, err)
 	}
+}
+
+// Two nodes sweep while keys that have expired are used again, and others are
+// alive. Each record is removed once, or used again; and nothing that is alive is
+// lost.
+func TestSweepersMeetClaims(t *testing.T) {
+	ctx := context.Background()
+	server := pgserver.Shared(t)
+	clock := storetest.NewClock()
+	a := openStore(t, server.URL(), Options{Schema: migrated(t, server), Now: clock.Now})
+	b := openStore(t, server.URL(), a.o)
+	stores := []*Store{a, b}
+	const expired, again, alive, workers = 600, 200, 50, 4
+	var keys []idempotency.Key
+	var wait sync.WaitGroup
+	for range expired {
+		c := newClaim(newKey())
+		keys = append(keys, c.Key)
+		wait.Go(func() {
+			r, err := a.Reserve(ctx, c)
+			if err == nil {
+				err = a.End(ctx, r.Reservation, done("first"))
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	clock.Advance(2 * time.Hour)
+	for range alive {
+		start(t, a, newClaim(newKey()))
+	}
+
+	var removed atomic.Int64
+	for i, s := range stores {
+		wait.Go(func() {
+			for range expired / 5 { // the last find nothing
+				n, err := s.Sweep(ctx, 3)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				removed.Add(int64(n))
+			}
+		})
+		for w := range workers {
+			wait.Go(func() {
+				for at := workers*i + w; at < again; at += workers * len(stores) {
+					ans, err := s.Reserve(ctx, newClaim(keys[at]))
+					for err == nil && ans.Outcome == idempotency.InProgress { // it is being swept
+						ans, err = s.Reserve(ctx, newClaim(keys[at]))
+					}
+					if err == nil && ans.Outcome != idempotency.Started {
+						err = fmt.Errorf("an expired key is %v", ans.Outcome)
+					}
+					if err == nil {
+						err = s.End(ctx, ans.Reservation, done("second"))
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	wait.Wait()
+	for _, s := range stores {
+		n, err := s.Sweep(ctx, expired)
+		if err != nil {
+			t.Fatal(err)
+		}
+		removed.Add(int64(n))
+	}
+	for _, k := range keys[:again] {
+		if rec, err := b.Lookup(ctx, k); err != nil || string(rec.Result.Payload) != "second" {
+			t.Errorf("a key that was used again has %q, %v", rec.Result.Payload, err)
+		}
+	}
+	if n := int(removed.Load()); n > expired || n < expired-again {
+		t.Errorf("%d records were removed; %d had expired, of which %d were used again", n, expired, again)
+	}
+	var rows int
+	if err := a.pool.QueryRow(ctx, "SELECT count(*) FROM "+a.o.Schema+".escapement_records").Scan(&rows); err != nil || rows != again+alive {
+		t.Errorf("there are %d rows, %v; want %d", rows, err, again+alive)
+	}
+	t.Logf("%d removed", removed.Load())
 }
