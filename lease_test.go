@@ -532,19 +532,21 @@ func TestF8LeaseThatDoesNotGrow(t *testing.T) {
 		name    string
 		at      at
 		reserve fault
+		fenceIn int    // at this second a transaction commits with nothing but FenceIn
 		alive   string // by the second, from 0 on
 	}{
-		{"nothing", at{}, fault{}, "111111111111111111111111111111111111111111111111"},
-		{"held from the start", at{0: hold}, fault{}, "111111111111111"},
-		{"held after a renewal", at{6: hold}, fault{}, "11111111111111111111"},
-		{"held, then let go", at{6: hold, 26: let}, fault{}, "11111111111111111111000000111111111111"},
-		{"a reply lost, then held", at{4: set(fault{after: errAway}), 6: func(l *locked, n *faulty, _ *time.Duration) { hold(l, n, nil); n.set(nil) }}, fault{}, "11111111111111111111"},
-		{"late, then held", at{4: set(fault{late: 3 * time.Second}), 6: func(l *locked, n *faulty, _ *time.Duration) { hold(l, n, nil); n.set(nil) }}, fault{}, "111111111111111"},
-		{"the clock steps back, a little", at{7: step(-3 * time.Second)}, fault{}, "111111111111111111111111111111111111111111111111"},
-		{"the clock steps back, and it is held", at{7: step(-3 * time.Second), 12: hold}, fault{}, "1111111111111111111111111"},
-		{"the clock steps back by more than the lease", at{7: step(-20 * time.Second)}, fault{}, "11111111111111111111000000111111111111111111"},
-		{"the clock steps forward, then it is held", at{7: step(4 * time.Second), 12: hold}, fault{}, "1111111111111111111111111"},
-		{"the claim comes late", at{}, fault{late: 4 * time.Second}, "111111111111111111111111111111111111111111111111"},
+		{"nothing", at{}, fault{}, 0, "111111111111111111111111111111111111111111111111"},
+		{"held from the start", at{0: hold}, fault{}, 0, "111111111111111"},
+		{"held after a renewal", at{6: hold}, fault{}, 0, "11111111111111111111"},
+		{"held, then let go", at{6: hold, 26: let}, fault{}, 0, "11111111111111111111000000111111111111"},
+		{"a reply lost, then held", at{4: set(fault{after: errAway}), 6: func(l *locked, n *faulty, _ *time.Duration) { hold(l, n, nil); n.set(nil) }}, fault{}, 0, "11111111111111111111"},
+		{"late, then held", at{4: set(fault{late: 3 * time.Second}), 6: func(l *locked, n *faulty, _ *time.Duration) { hold(l, n, nil); n.set(nil) }}, fault{}, 0, "111111111111111"},
+		{"the clock steps back, a little", at{7: step(-3 * time.Second)}, fault{}, 0, "111111111111111111111111111111111111111111111111"},
+		{"the clock steps back, and it is held", at{7: step(-3 * time.Second), 12: hold}, fault{}, 0, "1111111111111111111111111"},
+		{"the clock steps back by more than the lease", at{7: step(-20 * time.Second)}, fault{}, 0, "11111111111111111111000000111111111111111111"},
+		{"the clock steps forward, then it is held", at{7: step(4 * time.Second), 12: hold}, fault{}, 0, "1111111111111111111111111"},
+		{"a transaction that only fences, then held", at{7: hold}, fault{}, 6, "111111111111111111111"},
+		{"the claim comes late", at{}, fault{late: 4 * time.Second}, 0, "111111111111111111111111111111111111111111111111"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -568,6 +570,11 @@ func TestF8LeaseThatDoesNotGrow(t *testing.T) {
 					for second := range 55 {
 						if f := c.at[second]; f != nil {
 							f(l, r.net, &clock)
+						}
+						if second > 0 && second == c.fenceIn {
+							if err := a.FenceIn(context.Background(), mem); err != nil {
+								t.Error(err)
+							}
 						}
 						err := a.Hold(context.Background())
 						rec, lookErr := mem.Lookup(context.Background(), req.Key)
@@ -595,4 +602,28 @@ func TestF8LeaseThatDoesNotGrow(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Where a renewal has lengthened nothing, the next one comes sooner: the lease is
+// longer again soon after the transaction is over.
+func TestLeaseAfterATransaction(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, escapement.Options{})
+		l := &locked{Records: r.store}
+		r.net.Store = l
+		v, err := r.gate.Do(t.Context(), retrying(1), func(context.Context, *escapement.Run) idempotency.Ending {
+			<-time.After(6 * time.Second)
+			l.held.Store(true)
+			<-time.After(10 * time.Second)
+			l.held.Store(false)
+			<-time.After(3 * time.Second)
+			if rec, _ := r.record(key(1)); rec.LeaseEnd.Sub(rec.AsOf) < 10*time.Second {
+				t.Errorf("3 s after the transaction the lease lasts for %v", rec.LeaseEnd.Sub(rec.AsOf))
+			}
+			return idempotency.Done(created)
+		})
+		if err != nil || !v.Recorded {
+			t.Errorf("%+v, %v", v, err)
+		}
+	})
 }

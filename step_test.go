@@ -427,9 +427,16 @@ func TestStepThatWasStarted(t *testing.T) {
 // A status is asked only after the quiet time of the attempt that called, also
 // if that attempt's terms had a shorter one, or if it left a retryable result.
 func TestStepIsAskedAfterTheQuietTime(t *testing.T) {
-	for name, ending := range map[string]idempotency.Ending{
-		"terms that were shorter": idempotency.UnknownEnding(),
-		"a retryable result":      idempotency.Done(idempotency.Result{Class: idempotency.FailedRetryable, Status: 503}),
+	for name, c := range map[string]struct {
+		ending idempotency.Ending
+		waits  []time.Duration
+	}{
+		"terms that were shorter": {idempotency.UnknownEnding(), []time.Duration{time.Minute}},
+		// Its attempt may have called until its time-out, and then the quiet time runs.
+		"a retryable result": {
+			idempotency.Done(idempotency.Result{Class: idempotency.FailedRetryable, Status: 503}),
+			[]time.Duration{61 * time.Second, 58 * time.Second, time.Second},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -442,28 +449,24 @@ func TestStepIsAskedAfterTheQuietTime(t *testing.T) {
 					if !errors.Is(err, escapement.ErrStepUnknown) {
 						t.Error(err)
 					}
-					return ending
+					return c.ending
 				}); err != nil {
 					t.Fatal(err)
 				}
 				req = probing(1)
-				for range 2 {
+				for _, wait := range c.waits {
 					v, err := r.gate.Do(t.Context(), req, func(ctx context.Context, a *escapement.Run) idempotency.Ending {
 						_, err := a.Step(ctx, "pay", p.call, p.options())
 						if !errors.Is(err, escapement.ErrStepUnknown) || !strings.Contains(err.Error(), "quiet time") {
 							t.Error(err)
 						}
-						return ending
+						return c.ending
 					})
 					if err != nil || !v.Recorded || p.asked != 0 {
 						t.Fatalf("%+v, %v, asked %d times", v, err, p.asked)
 					}
-					pass(59 * time.Second)
-					if ending.Kind == idempotency.EndedUnknown {
-						break
-					}
+					pass(wait)
 				}
-				pass(2 * time.Second)
 				v, err := r.gate.Do(t.Context(), req, p.pay)
 				if err != nil || !v.Recorded || v.Ending.Kind != idempotency.EndedDone || p.asked != 1 {
 					t.Errorf("%+v, %v, asked %d times", v, err, p.asked)
@@ -582,6 +585,7 @@ func TestStepsOfAZombie(t *testing.T) {
 					calls := 0
 					go func() {
 						v, err := r.gate.Do(context.Background(), req, func(ctx context.Context, a *escapement.Run) idempotency.Ending {
+							op := ctx
 							ctx = context.WithoutCancel(ctx)
 							if !inCall {
 								<-wake
@@ -594,6 +598,9 @@ func TestStepsOfAZombie(t *testing.T) {
 							}, p.options())
 							if !errors.Is(err, idempotency.ErrFenced) || s.Done {
 								t.Errorf("the zombie's step: %+v, %v", s, err)
+							}
+							if jumps && !errors.Is(context.Cause(op), idempotency.ErrFenced) {
+								t.Errorf("the zombie's context: %v", context.Cause(op))
 							}
 							if _, err = a.Step(ctx, "another", p.call, p.options()); !errors.Is(err, idempotency.ErrFenced) {
 								t.Errorf("another step: %v", err)
@@ -622,6 +629,9 @@ func TestStepsOfAZombie(t *testing.T) {
 					if !jumps {
 						<-first
 					}
+					if n := len(r.events.of(escapement.LeaseLost)); jumps && n != 1 { // else it has timed out before
+						t.Errorf("%d events that the lease is lost, want 1", n)
+					}
 					if want := map[bool]int{true: 1}[inCall]; calls != want {
 						t.Errorf("the zombie has called %d times, want %d", calls, want)
 					}
@@ -633,5 +643,80 @@ func TestStepsOfAZombie(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// A start that takes so long to be saved that the lease may be over is not
+// followed by a call (F8).
+func TestStepWhoseStartIsSlow(t *testing.T) {
+	both(t, func(t *testing.T, p *provider) {
+		r := newRig(t, escapement.Options{RecordsDeadline: 30 * time.Second})
+		r.net.set(func(op string, _ int) fault {
+			switch op {
+			case "step":
+				return fault{slow: 16 * time.Second}
+			case "extend":
+				return fault{before: errAway}
+			}
+			return fault{}
+		})
+		v, err := r.gate.Do(t.Context(), probing(1), func(ctx context.Context, a *escapement.Run) idempotency.Ending {
+			_, err := a.Step(ctx, "pay", p.call, p.options())
+			if !errors.Is(err, escapement.ErrRecords) {
+				t.Error(err)
+			}
+			r.net.set(nil)
+			return p.pay(ctx, a) // it is known that nothing was called
+		})
+		if err != nil || !v.Recorded || v.Ending.Kind != idempotency.EndedDone {
+			t.Errorf("%+v, %v", v, err)
+		}
+		p.want(t, 1, 1)
+	})
+}
+
+// What was done is saved though the caller's context ends meanwhile, and though
+// the attempt is given up.
+func TestStepIsSavedForItself(t *testing.T) {
+	both(t, func(t *testing.T, p *provider) {
+		r := newRig(t, escapement.Options{})
+		p.takes = 70 * time.Second
+		v, err := r.gate.Do(t.Context(), probing(1), p.pay)
+		if err != nil || !v.TimedOut || !v.Recorded {
+			t.Fatalf("%+v, %v", v, err)
+		}
+		pass(20 * time.Second)
+		rec, _ := r.record(key(1))
+		if len(rec.Steps) != 1 || !rec.Steps[0].Done || rec.State != idempotency.Ended {
+			t.Errorf("%+v", rec)
+		}
+		p.want(t, 1, 1)
+	})
+}
+
+// The key that is stored is the one that is used; if there is none, the provider
+// knows none.
+func TestStepUsesTheStoredKey(t *testing.T) {
+	for _, stored := range []string{"a key of another version", ""} {
+		bubble(t, func(t *testing.T) {
+			r := newRig(t, escapement.Options{})
+			req := probing(1)
+			c := idempotency.Claim{Key: req.Key, Owner: idempotency.NewOwner(), Terms: req.Policy.Terms}
+			a, err := r.store.Reserve(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.store.SaveStep(t.Context(), a.Reservation, idempotency.Step{Name: "pay", ProviderKey: stored}); err != nil {
+				t.Fatal(err)
+			}
+			pass(75 * time.Second)
+			p := newProvider(true)
+			if v, err := r.gate.Do(t.Context(), req, p.pay); err != nil || (v.Ending.Kind == idempotency.EndedDone) != (stored != "") {
+				t.Fatalf("%+v, %v", v, err)
+			}
+			if stored != "" && (len(p.calls) != 1 || p.calls[0] != stored) || stored == "" && len(p.calls) > 0 {
+				t.Errorf("called with %q", p.calls)
+			}
+		})
 	}
 }
