@@ -13,6 +13,7 @@ require (
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
+	github.com/redis/rueidis v1.0.79 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 )
 
@@ -21,6 +22,7 @@ require (
 	github.com/dunglas/httpsfv v1.1.2 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/escapement-dev/escapement/store/pgstore v0.0.0
+	github.com/escapement-dev/escapement/store/redisstore v0.0.0
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/klauspost/compress v1.20.4 // indirect
