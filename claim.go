@@ -64,6 +64,9 @@ func (g *Gate) claim(ctx context.Context, r Request, fn func(context.Context, *R
 	}
 	a.res = ans.Reservation
 	a.safe, a.until = a.begin.Add(r.Policy.Terms.Lease), a.res.LeaseEnd
+	if a.res.Repeated { // a copy of it may renew the lease yet (R3)
+		a.astray(a.begin)
+	}
 	if len(ans.Record.Steps) > 0 {
 		a.steps = foundSteps(ans.Record, a.begin, r.Policy.Timeout)
 	}

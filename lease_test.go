@@ -3,11 +3,13 @@ package escapement_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/escapement-dev/escapement"
 	"github.com/escapement-dev/escapement/idempotency"
+	"github.com/escapement-dev/escapement/store/memstore"
 )
 
 func TestLeaseIsRenewedWhileItRuns(t *testing.T) {
@@ -484,5 +486,144 @@ func TestHoldInsideTheOperation(t *testing.T) {
 		}
 		pass(2 * time.Second)
 		r.wantStatus(key(1), idempotency.StatusFree)
+	})
+}
+
+// locked is a store whose record a transaction may hold: then Extend returns the
+// stored end, and lengthens nothing.
+type locked struct {
+	*memstore.Records
+	held atomic.Bool
+}
+
+func (l *locked) Extend(ctx context.Context, r idempotency.Reservation, lease time.Duration) (time.Time, error) {
+	if !l.held.Load() {
+		return l.Records.Extend(ctx, r, lease)
+	}
+	rec, err := l.Lookup(ctx, r.Key)
+	if err == nil && (rec.Owner != r.Owner || rec.Token != r.Token) {
+		err = idempotency.ErrFenced
+	}
+	return rec.LeaseEnd, err
+}
+
+// F8: while a transaction of the operation's own holds the record, Extend
+// succeeds and the lease does not grow. What the Gate takes for sure is never
+// longer than the lease is at the store, whatever is lost on the way, whoever
+// holds the record, and if the store's clock is set back.
+func TestF8LeaseThatDoesNotGrow(t *testing.T) {
+	type at map[int]func(l *locked, n *faulty, clock *time.Duration)
+	hold := func(l *locked, _ *faulty, _ *time.Duration) { l.held.Store(true) }
+	let := func(l *locked, _ *faulty, _ *time.Duration) { l.held.Store(false) }
+	set := func(f fault) func(*locked, *faulty, *time.Duration) {
+		return func(_ *locked, n *faulty, _ *time.Duration) {
+			n.set(func(op string, _ int) fault {
+				if op == "extend" {
+					return f
+				}
+				return fault{}
+			})
+		}
+	}
+	step := func(d time.Duration) func(*locked, *faulty, *time.Duration) {
+		return func(_ *locked, _ *faulty, clock *time.Duration) { *clock += d }
+	}
+	for _, c := range []struct {
+		name    string
+		at      at
+		reserve fault
+		fenceIn int    // at this second a transaction commits with nothing but FenceIn
+		alive   string // by the second, from 0 on
+	}{
+		{"nothing", at{}, fault{}, 0, "111111111111111111111111111111111111111111111111"},
+		{"held from the start", at{0: hold}, fault{}, 0, "111111111111111"},
+		{"held after a renewal", at{6: hold}, fault{}, 0, "11111111111111111111"},
+		{"held, then let go", at{6: hold, 26: let}, fault{}, 0, "11111111111111111111000000111111111111"},
+		{"a reply lost, then held", at{4: set(fault{after: errAway}), 6: func(l *locked, n *faulty, _ *time.Duration) { hold(l, n, nil); n.set(nil) }}, fault{}, 0, "11111111111111111111"},
+		{"late, then held", at{4: set(fault{late: 3 * time.Second}), 6: func(l *locked, n *faulty, _ *time.Duration) { hold(l, n, nil); n.set(nil) }}, fault{}, 0, "111111111111111"},
+		{"the clock steps back, a little", at{7: step(-3 * time.Second)}, fault{}, 0, "111111111111111111111111111111111111111111111111"},
+		{"the clock steps back, and it is held", at{7: step(-3 * time.Second), 12: hold}, fault{}, 0, "1111111111111111111111111"},
+		{"the clock steps back by more than the lease", at{7: step(-20 * time.Second)}, fault{}, 0, "11111111111111111111000000111111111111111111"},
+		{"the clock steps forward, then it is held", at{7: step(4 * time.Second), 12: hold}, fault{}, 0, "1111111111111111111111111"},
+		{"a transaction that only fences, then held", at{7: hold}, fault{}, 6, "111111111111111111111"},
+		{"the claim comes late", at{}, fault{late: 4 * time.Second}, 0, "111111111111111111111111111111111111111111111111"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				var clock time.Duration
+				mem, err := memstore.NewRecords(memstore.RecordsOptions{Now: func() time.Time { return time.Now().Add(clock) }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r := newRig(t, escapement.Options{})
+				l := &locked{Records: mem}
+				r.net.Store = l
+				r.net.set(func(op string, _ int) fault {
+					if op == "reserve" {
+						return c.reserve
+					}
+					return fault{}
+				})
+				req := retrying(1)
+				v, err := r.gate.Do(t.Context(), req, func(_ context.Context, a *escapement.Run) idempotency.Ending {
+					r.net.set(nil)
+					for second := range 55 {
+						if f := c.at[second]; f != nil {
+							f(l, r.net, &clock)
+						}
+						if second > 0 && second == c.fenceIn {
+							if err := a.FenceIn(context.Background(), mem); err != nil {
+								t.Error(err)
+							}
+						}
+						err := a.Hold(context.Background())
+						rec, lookErr := mem.Lookup(context.Background(), req.Key)
+						if lookErr != nil {
+							t.Fatal(lookErr)
+						}
+						if err == nil && !rec.AsOf.Before(rec.LeaseEnd) {
+							t.Errorf("after %d s: believed alive, and over for %v", second, rec.AsOf.Sub(rec.LeaseEnd))
+						}
+						if second < len(c.alive) {
+							if want := c.alive[second] == '1'; want != (err == nil) {
+								t.Errorf("after %d s: %v, want alive: %v", second, err, want)
+							}
+						}
+						if err != nil && !errors.Is(err, escapement.ErrRecords) {
+							t.Errorf("after %d s: %v", second, err)
+						}
+						<-time.After(time.Second)
+					}
+					return idempotency.Done(created)
+				})
+				if err != nil || !v.Recorded {
+					t.Errorf("%+v, %v", v, err)
+				}
+			})
+		})
+	}
+}
+
+// Where a renewal has lengthened nothing, the next one comes sooner: the lease is
+// longer again soon after the transaction is over.
+func TestLeaseAfterATransaction(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, escapement.Options{})
+		l := &locked{Records: r.store}
+		r.net.Store = l
+		v, err := r.gate.Do(t.Context(), retrying(1), func(context.Context, *escapement.Run) idempotency.Ending {
+			<-time.After(6 * time.Second)
+			l.held.Store(true)
+			<-time.After(10 * time.Second)
+			l.held.Store(false)
+			<-time.After(3 * time.Second)
+			if rec, _ := r.record(key(1)); rec.LeaseEnd.Sub(rec.AsOf) < 10*time.Second {
+				t.Errorf("3 s after the transaction the lease lasts for %v", rec.LeaseEnd.Sub(rec.AsOf))
+			}
+			return idempotency.Done(created)
+		})
+		if err != nil || !v.Recorded {
+			t.Errorf("%+v, %v", v, err)
+		}
 	})
 }

@@ -238,3 +238,12 @@ func earlier(a, b time.Time) time.Time {
 	}
 	return a
 }
+
+func later(a time.Time, others ...time.Time) time.Time {
+	for _, b := range others {
+		if b.After(a) {
+			a = b
+		}
+	}
+	return a
+}

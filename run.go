@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,12 +36,14 @@ type Run struct {
 	done   chan struct{}
 
 	mu     sync.Mutex
-	safe   time.Time // until then the lease is surely ours, by our clock (F8)
-	until  time.Time // the end of the lease to which safe belongs, by the store's clock
-	lost   bool      // the store said that the key is not ours
-	fenced bool      // FenceIn or EndIn was called
-	inTx   bool      // EndIn was called
-	steps  *steps    // nil until there are any
+	safe   time.Time   // until then the lease is surely ours, by our clock (F8)
+	until  time.Time   // the end of the lease to which safe belongs, by the store's clock
+	flying []time.Time // when the Extends that are under way were sent
+	lost   time.Time   // when the first was sent that failed; zero: none did
+	gone   bool        // the store said that the key is not ours
+	fenced bool        // FenceIn or EndIn was called
+	inTx   bool        // EndIn was called
+	steps  *steps      // nil until there are any
 	stage  stage
 	out    outcome // what the function came to, once stage is past running
 	late   bool    // out came after Do had given up
@@ -107,7 +110,7 @@ func (a *Run) alive() (bool, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.lost:
+	case a.gone:
 		return false, idempotency.ErrFenced
 	case a.stage != running:
 		return false, fmt.Errorf("the attempt is over or was given up: %w", idempotency.ErrFenced)
@@ -121,11 +124,12 @@ func (a *Run) deadline() time.Time { return a.begin.Add(a.req.Policy.Timeout) }
 
 // extend renews the lease once.
 func (a *Run) extend(ctx context.Context, background bool) error {
-	lease := a.req.Policy.Terms.Lease
 	before := time.Now()
+	a.asking(before)
 	b := within(ctx, a.g.o.RecordsDeadline)
-	end, err := a.g.store(a.req).Extend(b, a.res, lease)
+	end, err := a.g.store(a.req).Extend(b, a.res, a.req.Policy.Terms.Lease)
 	b.end()
+	a.renewed(before, end, err)
 	if a.g.o.Observer != nil {
 		a.g.observe(a.ctx, a.req, Event{Kind: LeaseRenewed, Took: time.Since(before), Err: err, Background: background})
 	}
@@ -133,32 +137,62 @@ func (a *Run) extend(ctx context.Context, background bool) error {
 	if err == nil || fenced || ctx.Err() == nil { // else the caller was in a hurry, not the store away
 		a.g.records.saw(a.ctx, a.g, a.req, err)
 	}
-	switch {
-	case err == nil:
-		a.renewed(before, end)
-	case fenced:
+	if fenced {
 		a.lose()
 	}
 	return err
 }
 
-// renewed takes note of the end that an Extend has returned which was called at
-// before. The store may have returned an end that this call did not make: an
-// earlier call did, whose reply was lost, or nobody did, since a transaction of
-// the operation's own holds the record. So our view of the lease grows by what
-// the store's has grown, and never beyond what this call can have given. A store
-// whose clock was set back lengthens nothing for a while, and our view does not
-// grow either; one whose clock was set forward gives no more than this call can.
-func (a *Run) renewed(before, end time.Time) {
+// asking takes note of an Extend that is about to be sent.
+func (a *Run) asking(before time.Time) {
+	a.mu.Lock()
+	a.flying = append(a.flying, before)
+	a.mu.Unlock()
+}
+
+// renewed takes note of what came of the Extend that was sent at before: the
+// end of the lease by the store's clock, or an error, after which it may still
+// take effect.
+//
+// The end need not be this call's work: an earlier one may have made it whose
+// reply was lost, and if a transaction of the operation's own holds the record,
+// nobody does. Where it has not grown, our view does not. Where it has, one of
+// the calls that were not yet answered did it, so the lease lasts from the first
+// of these on; and it has grown by no more than the end has, if the store's
+// clock was not set forward meanwhile, nor beyond what this call can have given.
+// The later of the two is safe. (While a clock that was set back catches up, no
+// call lengthens anything.)
+func (a *Run) renewed(before, end time.Time, err error) {
+	lease := a.req.Policy.Terms.Lease
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if i := slices.Index(a.flying, before); i >= 0 {
+		a.flying = slices.Delete(a.flying, i, i+1)
+	}
+	if err != nil {
+		a.astray(before)
+		return
+	}
 	grown := end.Sub(a.until)
 	if grown <= 0 {
 		return
 	}
 	a.until = end
-	if t := earlier(before.Add(a.req.Policy.Terms.Lease), a.safe.Add(grown)); t.After(a.safe) {
-		a.safe = t
+	first := before
+	for _, t := range a.flying {
+		first = earlier(first, t)
+	}
+	if !a.lost.IsZero() {
+		first = earlier(first, a.lost)
+	}
+	a.safe = later(a.safe, first.Add(lease), earlier(before.Add(lease), a.safe.Add(grown)))
+}
+
+// astray takes note of a call from before on which may lengthen the lease at any
+// time. Callers hold a.mu.
+func (a *Run) astray(before time.Time) {
+	if a.lost.IsZero() || before.Before(a.lost) {
+		a.lost = before
 	}
 }
 
@@ -166,9 +200,9 @@ func (a *Run) renewed(before, end time.Time) {
 // EndIn it may just be that the transaction has committed.
 func (a *Run) lose() {
 	a.mu.Lock()
-	first := !a.lost && !a.inTx && a.stage == running
+	first := !a.gone && !a.inTx && a.stage == running
 	if first {
-		a.lost = true
+		a.gone = true
 	}
 	a.mu.Unlock()
 	if !first {

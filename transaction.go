@@ -3,6 +3,7 @@ package escapement
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
 )
@@ -19,6 +20,7 @@ func (a *Run) FenceIn(ctx context.Context, tx idempotency.Store) error {
 	}
 	a.mu.Lock()
 	a.fenced = true
+	a.astray(time.Now()) // its lease counts once the transaction commits
 	a.mu.Unlock()
 	_, err := tx.Extend(ctx, a.res, a.req.Policy.Terms.Lease)
 	return err

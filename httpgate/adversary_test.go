@@ -212,15 +212,17 @@ func TestNothingIsSentOverALateConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var r *rig
 	slow := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		<-time.After(100 * time.Millisecond) // long after the lease
+		r.clock.move(100 * time.Millisecond)
 		return new(net.Dialer).DialContext(ctx, network, address)
 	}}
 	for _, unknown := range []idempotency.OnUnknown{idempotency.Retry, idempotency.Hold} {
 		tr := NewTransport(slow)
 		defer tr.CloseIdleConnections()
 		p := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) { p.SetURL(u) }, Transport: tr}
-		r := newRig(t, p.ServeHTTP, func(c *Config, o *escapement.Options) {
+		r = newRig(t, p.ServeHTTP, func(c *Config, o *escapement.Options) {
 			o.RecordsDeadline = 50 * time.Millisecond
 			c.Keys.Policy = policyWith(func(p *escapement.Policy) {
 				p.Terms.Lease, p.Terms.OnUnknown = 20*time.Millisecond, unknown

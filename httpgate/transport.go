@@ -17,8 +17,13 @@ import (
 )
 
 // ErrNotSent is wrapped by the errors of a [Transport] after which nothing of
-// the request can have reached the upstream.
-var ErrNotSent = errors.New("httpgate: nothing was sent")
+// the request can have reached the upstream. It is an escapement.ErrNotExecuted.
+var ErrNotSent error = notSent{}
+
+type notSent struct{}
+
+func (notSent) Error() string { return "httpgate: nothing was sent" }
+func (notSent) Unwrap() error { return escapement.ErrNotExecuted }
 
 // Transport sends a request at most once. http.Transport alone does not: it
 // repeats a request that carries Idempotency-Key, and has no body, when a
@@ -28,9 +33,9 @@ var ErrNotSent = errors.New("httpgate: nothing was sent")
 //   - The key's field goes out under a name that http.Transport does not know
 //     it by; on the wire it is the same.
 //   - There is no GetBody.
-//   - Where an unknown outcome is held (idempotency.Hold), each request has a
-//     connection of its own, since one that was idle may have been closed just
-//     now, which looks like an execution without an answer.
+//   - Unless an unknown outcome is simply run again (idempotency.Retry), each
+//     request has a connection of its own, since one that was idle may have been
+//     closed just now, which looks like an execution without an answer.
 //   - A keyed request asks for an answer without content coding, and none is
 //     asked for that the client did not.
 //   - Right before sending it makes sure that the attempt still has its key
@@ -38,8 +43,10 @@ var ErrNotSent = errors.New("httpgate: nothing was sent")
 //     HTTP/1, again when it has one, since that may take long.
 //
 // Use it in an httputil.ReverseProxy behind a [Middleware], with
-// [Middleware.UpstreamError] as its ErrorHandler. It is safe for concurrent
-// use.
+// [Middleware.UpstreamError] as its ErrorHandler; or in the http.Client that
+// calls a provider inside a step (escapement.Step), with a CheckRedirect that
+// returns http.ErrUseLastResponse, since a redirect is another request. It is
+// safe for concurrent use.
 type Transport struct{ reuse, fresh *http.Transport }
 
 // NewTransport returns a Transport that works like base, which it copies. Nil:
@@ -92,7 +99,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	via := t.reuse
 	if run != nil {
 		out.Header["Accept-Encoding"] = []string{"identity"}
-		if x := exchangeFrom(ctx); x == nil || x.policy.gate.Terms.OnUnknown == idempotency.Hold {
+		if x := exchangeFrom(ctx); x == nil || x.policy.gate.Terms.OnUnknown != idempotency.Retry {
 			via = t.fresh
 		}
 		if err := run.Hold(ctx); err != nil {

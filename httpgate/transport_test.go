@@ -120,7 +120,7 @@ func TestI23KeyedRequestsAreSentOnce(t *testing.T) {
 			t.Errorf("executed %d times", n)
 		}
 	})
-	for _, unknown := range []idempotency.OnUnknown{idempotency.Hold, idempotency.Retry} {
+	for _, unknown := range []idempotency.OnUnknown{idempotency.Hold, idempotency.Retry, idempotency.Probe} {
 		for _, body := range []string{"", "{}"} {
 			t.Run(fmt.Sprintf("%v %q", unknown, body), func(t *testing.T) {
 				up := newDying(t)
@@ -151,7 +151,7 @@ func TestI23KeyedRequestsAreSentOnce(t *testing.T) {
 				if !strings.Contains(strings.ToLower(head), "\r\nidempotency-key: k\r\n") || !strings.Contains(head, "Accept-Encoding: identity") {
 					t.Errorf("the upstream was sent\n%s", head)
 				}
-				if strings.Contains(head, "Connection: close") != (unknown == idempotency.Hold) {
+				if strings.Contains(head, "Connection: close") != (unknown != idempotency.Retry) {
 					t.Errorf("the upstream was sent\n%s", head)
 				}
 			})
@@ -233,9 +233,11 @@ func TestNothingIsSentWithoutTheKey(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { received.Add(1) }))
 	defer up.Close()
 	p := proxyTo(t, up.URL)
-	r := newRig(t, func(w http.ResponseWriter, r *http.Request) {
+	var r *rig
+	r = newRig(t, func(w http.ResponseWriter, req *http.Request) {
 		<-time.After(100 * time.Millisecond) // long after the lease
-		p.ServeHTTP(w, r)
+		r.clock.move(100 * time.Millisecond)
+		p.ServeHTTP(w, req)
 	}, func(c *Config, o *escapement.Options) {
 		o.RecordsDeadline = 50 * time.Millisecond
 		c.Keys.Policy = policyWith(func(p *escapement.Policy) { p.Terms.Lease = 20 * time.Millisecond })

@@ -3,6 +3,7 @@ package idempotency
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"testing"
 	"time"
 )
@@ -93,5 +94,25 @@ func TestStepsGoOn(t *testing.T) {
 	}
 	if fresh.Steps != nil {
 		t.Fatalf("a new life with old steps: %+v", fresh.Steps)
+	}
+}
+
+// A step's key is the same for every attempt, another one for every other step
+// and operation, and a UUID that any header can carry.
+func TestStepKey(t *testing.T) {
+	a, b := Key{ID: ID{1}, Tenant: "a"}, Key{ID: ID{2}, Tenant: "a"}
+	form := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+	seen := map[string]bool{}
+	for _, k := range []Key{a, b} {
+		for _, name := range []string{"pay", "pay ", "ship", ""} {
+			s := StepKey(k, name)
+			if !form.MatchString(s) || seen[s] {
+				t.Errorf("%q", s)
+			}
+			seen[s] = true
+		}
+	}
+	if got, want := StepKey(a, "pay"), "f49c11e6-8e03-8b9b-bfac-dfebd4da0bfc"; got != want { // records and providers remember it
+		t.Errorf("%s, want %s", got, want)
 	}
 }
