@@ -88,7 +88,7 @@ func undecided(batch []*limitOp) []*limitOp {
 // changed.
 func fail(batch []*limitOp, err error) {
 	if err == nil || transient(err) {
-		err = errors.Join(ErrLocked, err)
+		err = ErrLocked
 	}
 	for _, o := range batch {
 		o.err = err
