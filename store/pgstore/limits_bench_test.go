@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/escapement-dev/escapement/internal/pgserver"
 	"github.com/escapement-dev/escapement/ratelimit"
@@ -73,6 +74,17 @@ func benchPlainLimit(b *testing.B, server *pgserver.Server, callers int, durable
 	const left = "least($2, plain_limits.tokens + extract(epoch FROM clock_timestamp() - plain_limits.at)::float8 * $3)"
 	const text = "INSERT INTO plain_limits VALUES ($1, $2::float8 - 1, clock_timestamp()) ON CONFLICT (id) DO UPDATE SET tokens = " + left +
 		" - 1, at = clock_timestamp() WHERE " + left + " >= 1 RETURNING tokens"
+	var all []*pgxpool.Conn
+	for range min(callers, 64) { // to connect costs more than a decision
+		c, err := pool.Acquire(ctx)
+		if err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, c)
+	}
+	for _, c := range all {
+		c.Release()
+	}
 	repeat(b, callers, func() error {
 		var tag pgconn.CommandTag
 		tag, err := pool.Exec(ctx, text, "r:"+subject(), float64(rule.Quota), float64(rule.Quota)/rule.Window.Seconds())
