@@ -1,7 +1,8 @@
-// Package pgstore keeps the records of idempotency keys in PostgreSQL.
+// Package pgstore keeps the records of idempotency keys, and token buckets, in
+// PostgreSQL.
 //
 // A record and the handler's own rows can be committed by one transaction: see
-// [Store.In].
+// [Store.In]. Rate limits of the same database are [Store.Limits].
 //
 // # Locks
 //
@@ -27,6 +28,14 @@
 //   - Every other operation answers what the committed record decides (such as
 //     ErrFenced), and else tries again until its context ends or
 //     Options.LockWait is over: then ErrLocked, and nothing changed.
+//
+// # Limits
+//
+// A bucket that is not full is one row of escapement_limits, by the rule's name
+// and the subject as the charge has it; the view escapement_buckets spells it
+// out. A refusal writes nothing. What passes is written with synchronous_commit
+// off, unless LimitsOptions.Durable is set. [Limits.Sweep] removes the rows of
+// full buckets; nothing else does, and what is owed is never removed.
 //
 // # Poolers
 //

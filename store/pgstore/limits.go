@@ -43,7 +43,7 @@ var _ ratelimit.Store = (*Limits)(nil)
 // store's connections, one at a time, its clock, Timeout and MaxBatch, and end
 // with it.
 func (s *Store) Limits(o LimitsOptions) *Limits {
-	l := &Limits{s: s, o: o, q: newLimitQueries(s.o.Schema, o.Durable)}
+	l := &Limits{s: s, o: o, q: newLimitQueries(s.o.Schema, o.Durable), busy: contention{span: 32}}
 	l.group = group[*limitOp]{limit: s.o.MaxBatch, width: 1, size: (*limitOp).bytes, run: l.run}
 	s.limits.add(l)
 	return l
@@ -70,8 +70,8 @@ func (o *limitsOf) close() {
 }
 
 // Take implements ratelimit.Store. It is never repeated when its outcome is not
-// known: unless the error is an ErrCharge, ErrClosed or ErrLocked, the charges
-// may have been taken.
+// known: unless the error is an ErrCharge or ErrLocked, the charges may have
+// been taken.
 func (l *Limits) Take(ctx context.Context, charges []ratelimit.Charge) (ratelimit.Decision, error) {
 	if err := l.s.usable(ctx); err != nil {
 		return ratelimit.Decision{}, err

@@ -27,12 +27,12 @@ func (o *limitOp) bytes() int { return 0 }
 
 // contention remembers that others write the same buckets: then it is quicker
 // to lock them than to try without.
-type contention struct{ left atomic.Int32 }
+type contention struct {
+	left atomic.Int32
+	span int32 // for how many batches that is believed
+}
 
-// contended is for how many batches that is believed.
-const contended = 32
-
-func (c *contention) met()       { c.left.Store(contended) }
+func (c *contention) met()       { c.left.Store(c.span) }
 func (c *contention) lock() bool { return c.left.Load() > 0 && c.left.Add(-1) >= 0 }
 
 // limitTries is how often a batch is tried that others are in the way of.
@@ -88,7 +88,7 @@ func undecided(batch []*limitOp) []*limitOp {
 // changed.
 func fail(batch []*limitOp, err error) {
 	if err == nil || transient(err) {
-		err = errors.Join(ErrLocked, err)
+		err = ErrLocked
 	}
 	for _, o := range batch {
 		o.err = err

@@ -13,7 +13,7 @@ import (
 	"github.com/escapement-dev/escapement/internal/pgserver"
 )
 
-func connect(t *testing.T) *pgx.Conn {
+func connect(t testing.TB) *pgx.Conn {
 	t.Helper()
 	c, err := pgx.Connect(context.Background(), pgserver.Shared(t).URL())
 	if err != nil {
