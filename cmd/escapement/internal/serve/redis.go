@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sony/gobreaker/v2"
-
 	"github.com/escapement-dev/escapement"
 	"github.com/escapement-dev/escapement/cmd/escapement/internal/config"
 	"github.com/escapement-dev/escapement/httpgate"
@@ -54,7 +52,7 @@ func openRedis(ctx context.Context, c *config.Config, u config.StoreURL, keepsRe
 // openRedis opens what is in Redis; one connection where both are in one.
 func (s *stores) openRedis(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	limiter := c.LimiterURL()
-	var keys *redisRecords
+	var keys *bounded
 	var shared *redisstore.Store
 	if c.Store.IsRedis() {
 		store, rep, err := openRedis(ctx, c, c.Store, true)
@@ -62,7 +60,7 @@ func (s *stores) openRedis(ctx context.Context, c *config.Config, log *slog.Logg
 			return err
 		}
 		s.closers, s.reports, shared = append(s.closers, store.Close), append(s.reports, rep), store
-		keys = &redisRecords{records: store, deadline: c.Redis.KeyDeadline, breaker: newBreaker(log)}
+		keys = &bounded{records: store, deadline: c.Redis.KeyDeadline, breaker: newBreaker(log, redisAway)}
 		s.records = keys
 		if s.confirmed, err = confirmed(c, store, keys, log); err != nil {
 			return err
@@ -105,7 +103,7 @@ func (s *stores) openRedis(ctx context.Context, c *config.Config, log *slog.Logg
 	}
 	s.limits = guard
 	if store == shared {
-		both := &redisBoth{redisRecords: keys, Guard: guard, cached: cached, policies: policies}
+		both := &redisBoth{bounded: keys, Guard: guard, cached: cached, policies: policies}
 		s.records, s.limits = both, both
 	}
 	return nil
@@ -130,7 +128,7 @@ func fallbacks(c *config.Config) map[string]redisstore.Fallback {
 
 // confirmed are the ways to the records that wait for replicas, by their
 // number.
-func confirmed(c *config.Config, s *redisstore.Store, keys *redisRecords, log *slog.Logger) (map[int64]idempotency.Store, error) {
+func confirmed(c *config.Config, s *redisstore.Store, keys *bounded, log *slog.Logger) (map[int64]idempotency.Store, error) {
 	list := map[int64]idempotency.Store{}
 	for _, t := range append([]config.Route{c.Default}, c.Routes...) {
 		if t.Confirm == 0 || list[t.Confirm] != nil {
@@ -141,85 +139,19 @@ func confirmed(c *config.Config, s *redisstore.Store, keys *redisRecords, log *s
 			return nil, err
 		}
 		list[t.Confirm] = &confirming{
-			redisRecords: &redisRecords{records: way, deadline: keys.deadline, breaker: keys.breaker},
-			short:        way.Unconfirmed, replicas: t.Confirm, log: log,
+			bounded: &bounded{records: way, deadline: keys.deadline, breaker: keys.breaker},
+			short:   way.Unconfirmed, replicas: t.Confirm, log: log,
 		}
 	}
 	return list, nil
 }
 
-// breaker spares callers the waiting while Redis is away: after some failures
-// in a row a key is refused at once, but for one call now and then that tries.
-type breaker = gobreaker.TwoStepCircuitBreaker[struct{}]
-
-func newBreaker(log *slog.Logger) *breaker {
-	return gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		Timeout: redisstore.DefaultPause, MaxRequests: 1,
-		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= redisstore.DefaultTrip },
-		IsSuccessful: func(err error) bool { return !errors.Is(err, redisstore.ErrUnavailable) },
-		IsExcluded:   func(err error) bool { return errors.Is(err, context.Canceled) }, // a caller that gave up
-		OnStateChange: func(_ string, from, to gobreaker.State) {
-			if from == gobreaker.StateClosed {
-				log.Warn("the store of records is away: keyed requests are refused at once, but for one now and then that tries")
-			} else if to == gobreaker.StateClosed {
-				log.Info("the store of records is back")
-			}
-		},
-	})
-}
-
-// bodyRate is how fast a body goes to Redis at least, per byte: 10 MB/s.
-const bodyRate = 100 * time.Nanosecond
-
-// redisRecords are records in Redis whose calls have a deadline.
-type redisRecords struct {
-	records
-	deadline time.Duration
-	breaker  *breaker
-}
-
-// ask makes a call that a client waits for and that nothing depends on yet.
-func (r *redisRecords) ask(ctx context.Context, call func(context.Context) error) error {
-	done, err := r.breaker.Allow()
-	if err != nil {
-		return fmt.Errorf("%w: it has failed several times in a row (%w)", idempotency.ErrNotSent, err)
-	}
-	mine, cancel := context.WithTimeout(ctx, r.deadline)
-	defer cancel()
-	err = call(mine)
-	done(err)
-	return err
-}
-
-// Reserve implements idempotency.Store.
-func (r *redisRecords) Reserve(ctx context.Context, c idempotency.Claim) (a idempotency.Answer, err error) {
-	err = r.ask(ctx, func(ctx context.Context) error { a, err = r.records.Reserve(ctx, c); return err })
-	return a, err
-}
-
-// Lookup implements idempotency.Store.
-func (r *redisRecords) Lookup(ctx context.Context, k idempotency.Key) (rec idempotency.Record, err error) {
-	err = r.ask(ctx, func(ctx context.Context) error { rec, err = r.records.Lookup(ctx, k); return err })
-	return rec, err
-}
-
-// Extend implements idempotency.Store.
-func (r *redisRecords) Extend(ctx context.Context, res idempotency.Reservation, lease time.Duration) (time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.deadline)
-	defer cancel()
-	return r.records.Extend(ctx, res, lease)
-}
-
-// End implements idempotency.Store.
-func (r *redisRecords) End(ctx context.Context, res idempotency.Reservation, e idempotency.Ending) error {
-	ctx, cancel := context.WithTimeout(ctx, r.deadline+time.Duration(len(e.Result.Payload))*bodyRate)
-	defer cancel()
-	return r.records.End(ctx, res, e)
-}
+// redisAway reports whether an error of a call says that Redis is out of reach.
+func redisAway(err error) bool { return errors.Is(err, redisstore.ErrUnavailable) }
 
 // confirming are records of which replicas must have each write.
 type confirming struct {
-	*redisRecords
+	*bounded
 	short    func() int64
 	told     atomic.Int64
 	replicas int64
@@ -228,7 +160,7 @@ type confirming struct {
 
 // End implements idempotency.Store.
 func (c *confirming) End(ctx context.Context, res idempotency.Reservation, e idempotency.Ending) error {
-	err := c.redisRecords.End(ctx, res, e)
+	err := c.bounded.End(ctx, res, e)
 	if n := c.short(); n != c.told.Swap(n) {
 		c.log.Warn("replicas did not confirm a write in time", slog.Int64("want", c.replicas), slog.Int64("so_far", n))
 	}
@@ -237,7 +169,7 @@ func (c *confirming) End(ctx context.Context, res idempotency.Reservation, e ide
 
 // redisBoth keeps records and limits in one Redis.
 type redisBoth struct {
-	*redisRecords
+	*bounded
 	*redisstore.Guard
 	cached   *redisstore.Cached
 	policies map[string]redisstore.Fallback

@@ -12,6 +12,7 @@ import (
 	"github.com/escapement-dev/escapement/idempotency"
 	"github.com/escapement-dev/escapement/ratelimit"
 	"github.com/escapement-dev/escapement/store/memstore"
+	"github.com/escapement-dev/escapement/store/pgstore"
 	"github.com/escapement-dev/escapement/store/redisstore"
 	"github.com/escapement-dev/escapement/store/sqlitestore"
 )
@@ -32,6 +33,7 @@ type stores struct {
 	// must have a write.
 	confirmed map[int64]idempotency.Store
 	reports   []*redisstore.Report
+	servers   []*pgstore.Report
 	closers   []func() error
 }
 
@@ -50,13 +52,19 @@ func openStores(ctx context.Context, c *config.Config, log *slog.Logger) (s *sto
 	if err := s.openRedis(ctx, c, log); err != nil {
 		return s, err
 	}
+	if err := s.openPostgres(ctx, c, log); err != nil {
+		return s, err
+	}
+	if s.limits == nil && c.LimiterURL().Kind != "memory" {
+		return s, fmt.Errorf("serve: %s is no limiter of this version", c.LimiterURL())
+	}
 	if s.limits == nil {
 		if s.limits, err = memstore.NewLimits(memstore.LimitsOptions{}); err != nil {
 			return s, err
 		}
 	}
 	switch c.Store.Kind {
-	case "redis":
+	case "redis", "postgres":
 	case "memory":
 		if s.records, err = memstore.NewRecords(memstore.RecordsOptions{}); err != nil {
 			return s, err
