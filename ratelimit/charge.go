@@ -66,16 +66,32 @@ type Charge struct {
 	Kind Kind
 }
 
+// ErrCharge is what errors.Is finds in an error that is about the charges: one
+// is not valid, or asks what the store does not do. Nothing changed, and asking
+// again does not help. No other error of a [Store] is an ErrCharge.
+var ErrCharge = errors.New("ratelimit: faulty charges")
+
+// fault is one fault of a rule or charge.
+type fault string
+
+func (f fault) Error() string       { return string(f) }
+func (f fault) Is(other error) bool { return other == ErrCharge }
+
+// faultOf is a fault of the rule of a name.
+func faultOf(name, format string, args ...any) error {
+	return fault(fmt.Sprintf("rule %q: ", cut(name)) + fmt.Sprintf(format, args...))
+}
+
 // Validate names every fault of the charge and of its rule, one per line; nil
 // if there is none. It never prints the subject. Stores refuse a charge that is
-// not valid with this error, before anything changes.
+// not valid with this error, which is an [ErrCharge], before anything changes.
 func (c Charge) Validate() error {
 	var faults []error
 	if err := c.Rule.Validate(); err != nil {
 		faults = append(faults, err)
 	}
 	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("rule %q: "+format, append([]any{cut(c.Rule.Name)}, args...)...))
+		faults = append(faults, faultOf(c.Rule.Name, format, args...))
 	}
 	if len(c.Subject) > MaxSubject {
 		fault("subject of %d bytes: want at most %d", len(c.Subject), MaxSubject)

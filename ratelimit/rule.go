@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"errors"
-	"fmt"
 	"time"
 )
 
@@ -72,11 +71,12 @@ func (r Rule) Capacity() int64 {
 }
 
 // Validate names every fault of the rule, each with the rule's name, the field,
-// its value and what was expected, one per line; nil if there is none.
+// its value and what was expected, one per line; nil if there is none. The
+// error is an [ErrCharge].
 func (r Rule) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("rule %q: "+format, append([]any{cut(r.Name)}, args...)...))
+		faults = append(faults, faultOf(r.Name, format, args...))
 	}
 	if !validName(r.Name) {
 		fault("name of %d bytes: want 1 to %d of a-z, A-Z, 0-9, '.', '_', '-'", len(r.Name), MaxName)

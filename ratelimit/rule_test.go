@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -87,6 +88,9 @@ func TestChargeValidate(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %q", err, want)
 		}
+	}
+	if !errors.Is(err, ratelimit.ErrCharge) {
+		t.Errorf("%v is no ErrCharge", err)
 	}
 	if strings.Contains(err.Error(), "secretsecret") {
 		t.Errorf("%q tells the subject", err)

@@ -11,8 +11,9 @@ type Store interface {
 	// (Q2), a cost of 0 neither (Q3). No charges are allowed. Two charges of
 	// one call may name the same rule and subject: their costs add up.
 	//
-	// An error means that no decision was made. The charges may have been
-	// taken; the caller must not repeat the call to find out.
+	// An error means that no decision was made. Unless it is an ErrCharge the
+	// charges may have been taken; the caller must not repeat the call to find
+	// out.
 	Take(ctx context.Context, charges []Charge) (Decision, error)
 	// Return gives back what a Take took. It never gives more than what is
 	// still owed, so that the bound of Q5 holds. The second Return of one

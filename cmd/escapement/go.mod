@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/escapement-dev/escapement v0.0.0
+	github.com/escapement-dev/escapement/store/guard v0.0.0
 	github.com/escapement-dev/escapement/store/redisstore v0.0.0
 	github.com/escapement-dev/escapement/store/sqlitestore v0.0.0
 	github.com/goccy/go-yaml v1.19.2

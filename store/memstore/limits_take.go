@@ -89,7 +89,7 @@ func (m *Limits) takeAll(charges []ratelimit.Charge, d *ratelimit.Decision, t *r
 				continue
 			}
 			if charges[j].Rule != c.Rule {
-				return fmt.Errorf("memstore: charges %d and %d: rule %q with different numbers in one call", j, i, c.Rule.Name)
+				return fmt.Errorf("memstore: %w: %d and %d: rule %q with different numbers in one call", ratelimit.ErrCharge, j, i, c.Rule.Name)
 			}
 			p.first = parts[j].first
 			same = true

@@ -224,7 +224,7 @@ func (s *Store) takeSlowly(ctx context.Context, charges []ratelimit.Charge, keys
 	for i := range charges {
 		for j := range charges[:i] {
 			if at[i] == at[j] && charges[i].Rule != charges[j].Rule {
-				return ratelimit.Decision{}, nil, fmt.Errorf("redisstore: charges %d and %d: rule %q with different numbers in one call", j, i, charges[i].Rule.Name)
+				return ratelimit.Decision{}, nil, fmt.Errorf("redisstore: %w: %d and %d: rule %q with different numbers in one call", ratelimit.ErrCharge, j, i, charges[i].Rule.Name)
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -117,9 +118,14 @@ var limitCases = []Case{
 			"a log with too much":  charge(windowLog("bad", ratelimit.MaxLogQuota+1, time.Minute), "s", 1),
 			"an unknown algorithm": {Rule: ratelimit.Rule{Name: "bad", Algorithm: 99, Quota: 1, Window: time.Second}, Subject: "s", Cost: 1},
 		} {
-			if d, err := e.s.Take(e.ctx, []ratelimit.Charge{good, bad}); err == nil {
-				e.Fatalf("Take with %s is allowed: %v, want an error", name, d.Allowed)
+			if d, err := e.s.Take(e.ctx, []ratelimit.Charge{good, bad}); !errors.Is(err, ratelimit.ErrCharge) {
+				e.Fatalf("Take with %s is allowed %v, with the error %v, want an ErrCharge", name, d.Allowed, err)
 			}
+		}
+		other := good
+		other.Rule.Quota++
+		if d, err := e.s.Take(e.ctx, []ratelimit.Charge{good, other}); !errors.Is(err, ratelimit.ErrCharge) {
+			e.Fatalf("Take of one bucket by two rules of a name is allowed %v, with the error %v, want an ErrCharge", d.Allowed, err)
 		}
 		e.left(good.Rule, "s", 5)
 	}),

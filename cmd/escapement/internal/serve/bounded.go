@@ -10,7 +10,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/escapement-dev/escapement/idempotency"
-	"github.com/escapement-dev/escapement/store/redisstore"
+	"github.com/escapement-dev/escapement/store/guard"
 )
 
 // breaker spares callers the waiting while a store is away: after some failures
@@ -20,8 +20,8 @@ type breaker = gobreaker.TwoStepCircuitBreaker[struct{}]
 // newBreaker returns a breaker that takes for a failure what away says is one.
 func newBreaker(log *slog.Logger, away func(error) bool) *breaker {
 	return gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		Timeout: redisstore.DefaultPause, MaxRequests: 1,
-		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= redisstore.DefaultTrip },
+		Timeout: guard.DefaultPause, MaxRequests: 1,
+		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= guard.DefaultTrip },
 		IsSuccessful: func(err error) bool { return !away(err) },
 		IsExcluded:   func(err error) bool { return errors.Is(err, context.Canceled) }, // a caller that gave up
 		OnStateChange: func(_ string, from, to gobreaker.State) {

@@ -15,7 +15,7 @@ import (
 	"github.com/escapement-dev/escapement/httpgate"
 	"github.com/escapement-dev/escapement/idempotency"
 	"github.com/escapement-dev/escapement/ratelimit"
-	"github.com/escapement-dev/escapement/store/memstore"
+	"github.com/escapement-dev/escapement/store/guard"
 	"github.com/escapement-dev/escapement/store/redisstore"
 )
 
@@ -82,48 +82,16 @@ func (s *stores) openRedis(ctx context.Context, c *config.Config, log *slog.Logg
 	if err != nil {
 		return err
 	}
-	local, err := memstore.NewLimits(memstore.LimitsOptions{})
+	guarded, policies, err := guarded(c, cached, c.Redis.LimitDeadline, log)
 	if err != nil {
 		return err
 	}
-	policies := fallbacks(c)
-	guard, err := redisstore.NewGuard(cached, redisstore.GuardOptions{
-		Deadline: c.Redis.LimitDeadline, Local: local,
-		Fallback: func(rule string) redisstore.Fallback { return policies[rule] },
-		OnState: func(away bool) {
-			if away {
-				log.Warn("the limiter is away: each limit is decided by its on_unavailable")
-			} else {
-				log.Info("the limiter is back")
-			}
-		},
-	})
-	if err != nil {
-		return err
-	}
-	s.limits = guard
+	s.limits = guarded
 	if store == shared {
-		both := &redisBoth{bounded: keys, Guard: guard, cached: cached, policies: policies}
+		both := &redisBoth{bounded: keys, Guard: guarded, cached: cached, policies: policies}
 		s.records, s.limits = both, both
 	}
 	return nil
-}
-
-// readyRule is the rule by which /readyz looks at the limiter. While that is
-// away it is closed if any limit is.
-const readyRule = "escapement-readyz"
-
-// fallbacks are the policies of the rules.
-func fallbacks(c *config.Config) map[string]redisstore.Fallback {
-	on := map[string]redisstore.OnUnavailable{"local": redisstore.OnLocal, "open": redisstore.OnOpen, "closed": redisstore.OnClosed}
-	list := map[string]redisstore.Fallback{readyRule: {On: redisstore.OnOpen}}
-	for _, l := range c.Limits {
-		list[l.Rule.Name] = redisstore.Fallback{On: on[l.OnUnavailable], Share: l.LocalShare}
-		if l.OnUnavailable == "closed" {
-			list[readyRule] = redisstore.Fallback{On: redisstore.OnClosed}
-		}
-	}
-	return list
 }
 
 // confirmed are the ways to the records that wait for replicas, by their
@@ -170,9 +138,9 @@ func (c *confirming) End(ctx context.Context, res idempotency.Reservation, e ide
 // redisBoth keeps records and limits in one Redis.
 type redisBoth struct {
 	*bounded
-	*redisstore.Guard
+	*guard.Guard
 	cached   *redisstore.Cached
-	policies map[string]redisstore.Fallback
+	policies map[string]guard.Fallback
 }
 
 var _ escapement.Admitter = (*redisBoth)(nil)
@@ -195,7 +163,7 @@ func (b *redisBoth) Admit(ctx context.Context, requests, executions []ratelimit.
 		err = fmt.Errorf("%w: %w", escapement.ErrLimits, err)
 	case errors.Is(err, redisstore.ErrUnavailable) || errors.Is(err, idempotency.ErrNotSent):
 		for i := range requests {
-			if name := requests[i].Rule.Name; b.policies[name].On == redisstore.OnClosed {
+			if name := requests[i].Rule.Name; b.policies[name].On == guard.OnClosed {
 				err = fmt.Errorf("%w: limit %q is closed while its store is away: %w", escapement.ErrLimits, name, err)
 				break
 			}
