@@ -205,7 +205,6 @@ func TestNotInThisVersion(t *testing.T) {
 		"limit_headers: [x-ratelimit]", "cors: {origins: [https://a]}", "plans: {a: {}}", "profiles: {a: {}}",
 		"switch: [{to: a}]", "webhooks: {/a: {}}",
 		"identity: {plan: header:X}", "identity: {jwks: x}", "identity: {user: claim:sub}",
-		"idempotency: {mode: shadow}", "idempotency: {key: derived}", "idempotency: {derived_window: 61s}", "idempotency: {remember: 1d}",
 		"idempotency: {on_mismatch: 409}", "idempotency: {on_in_progress: wait}", "idempotency: {wait: 5s}",
 		"idempotency: {on_unknown: probe}", "idempotency: {on_unknown: fail}", "idempotency: {probe: {get: /x}}",
 		"idempotency: {outcomes: stripe_v1}", "idempotency: {retryable: {after_window: final}}", "idempotency: {upstream_key: scoped}",
