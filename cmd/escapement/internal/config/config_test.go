@@ -13,7 +13,7 @@ import (
 )
 
 func env(name string) (string, bool) {
-	v, ok := map[string]string{"PORT": "3000", "TOKEN": "a-token-of-the-admin", "EMPTY": "", "N": "7", "REDIS_PASSWORD": "secret"}[name]
+	v, ok := map[string]string{"PORT": "3000", "TOKEN": "a-token-of-the-admin", "EMPTY": "", "N": "7", "REDIS_PASSWORD": "secret", "PGPASSWORD": "secret"}[name]
 	return v, ok
 }
 
