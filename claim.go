@@ -63,7 +63,10 @@ func (g *Gate) claim(ctx context.Context, r Request, fn func(context.Context, *R
 		return v.answered(ans)
 	}
 	a.res = ans.Reservation
-	a.safe = a.begin.Add(r.Policy.Terms.Lease)
+	a.safe, a.until = a.begin.Add(r.Policy.Terms.Lease), a.res.LeaseEnd
+	if len(ans.Record.Steps) > 0 {
+		a.steps = foundSteps(ans.Record, a.begin, r.Policy.Timeout)
+	}
 	v.NotComparable = ans.NotComparable
 
 	if !together {

@@ -125,7 +125,7 @@ func TestFaultyRequests(t *testing.T) {
 		edit func(*escapement.Request)
 	}{
 		"no time-out":    {r.gate, func(q *escapement.Request) { q.Policy.Timeout = 0 }},
-		"probe":          {r.gate, func(q *escapement.Request) { q.Policy.Terms.OnUnknown = idempotency.Probe }},
+		"fail":           {r.gate, func(q *escapement.Request) { q.Policy.Terms.OnUnknown = idempotency.Fail }},
 		"no lease":       {r.gate, func(q *escapement.Request) { q.Policy.Terms.Lease = 0 }},
 		"no tenant":      {r.gate, func(q *escapement.Request) { q.Key.Tenant = "" }},
 		"two equal tags": {r.gate, func(q *escapement.Request) { q.Prints = make([]idempotency.Fingerprint, 2) }},

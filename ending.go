@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
@@ -23,6 +24,42 @@ type settled struct {
 	fenced  bool
 	outcome Outcome            // if fenced
 	record  idempotency.Record // if fenced
+}
+
+// EndingOf returns the ending of an operation that failed with err:
+//
+//   - err wraps ErrStepUnknown: unknown.
+//   - err wraps ErrNotExecuted: NotRun. Return such an error only if the
+//     operation has had no effect outside of its steps and its transaction.
+//   - err is, or wraps, one of a database that says that it has rolled the
+//     operation's transaction back because of others (SQLSTATE 40001,
+//     serialization failure, and 40P01, deadlock): a temporary failure without
+//     effect, which the next repeat runs again. It is found by its method
+//     SQLState() string, as drivers of PostgreSQL have it.
+//   - Anything else, and nil, which says nothing of a result: unknown.
+//
+// It is a default: whoever knows more says so.
+func EndingOf(err error) idempotency.Ending {
+	switch {
+	case err == nil || errors.Is(err, ErrStepUnknown):
+		return idempotency.UnknownEnding()
+	case errors.Is(err, ErrNotExecuted):
+		return idempotency.NotRun()
+	case rolledBack(err):
+		return idempotency.Done(idempotency.Result{Class: idempotency.FailedRetryable, Status: http.StatusServiceUnavailable})
+	}
+	return idempotency.UnknownEnding()
+}
+
+// rolledBack reports whether a database says that it has rolled a transaction
+// back that may pass if it is run again.
+func rolledBack(err error) bool {
+	var state interface{ SQLState() string }
+	if !errors.As(err, &state) {
+		return false
+	}
+	s := state.SQLState()
+	return s == "40001" || s == "40P01"
 }
 
 // record brings the ending to the store and the verdict. If the store does not

@@ -136,6 +136,15 @@ func (f *faulty) Lookup(ctx context.Context, k idempotency.Key) (idempotency.Rec
 	return through(ctx, f, "lookup", func(ctx context.Context) (idempotency.Record, error) { return f.Store.Lookup(ctx, k) })
 }
 
+func (f *faulty) SaveStep(ctx context.Context, r idempotency.Reservation, s idempotency.Step) error {
+	steps, ok := f.Store.(idempotency.StepStore)
+	if !ok {
+		return errors.New("the store behind the network keeps no steps")
+	}
+	_, err := through(ctx, f, "step", func(ctx context.Context) (struct{}, error) { return struct{}{}, steps.SaveStep(ctx, r, s) })
+	return err
+}
+
 // oneCall is true while a test runs with a store that is an Admitter. Tests of
 // this package are not parallel.
 var oneCall bool

@@ -41,6 +41,12 @@ const (
 	RecordsSwept
 	// ChargesReturned: a Return was answered (Err, Took).
 	ChargesReturned
+	// StepSaved: a SaveStep was answered (Step, StepDone, Err, Took).
+	StepSaved
+	// StepAsked: a step's Status function returned (Step, StepStatus, Err, Took).
+	StepAsked
+	// StepCalled: a step's call returned (Step, Err, Took).
+	StepCalled
 )
 
 // String returns the kind in lower case.
@@ -48,6 +54,7 @@ func (k EventKind) String() string {
 	names := [...]string{
 		"invalid", "decided", "limits_asked", "claimed", "lease_renewed", "lease_lost",
 		"operation_ended", "ending_recorded", "claim_voided", "records_swept", "charges_returned",
+		"step_saved", "step_asked", "step_called",
 	}
 	if int(k) < len(names) {
 		return names[k]
@@ -83,4 +90,7 @@ type Event struct {
 	TimedOut      bool
 	Panicked      bool
 	Count         int
+	Step          string // the step's name
+	StepDone      bool
+	StepStatus    StepStatus
 }

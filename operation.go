@@ -165,12 +165,19 @@ func (a *Run) beat(lease time.Duration) time.Time {
 	err := a.extend(a.op, false)
 	stop()
 	switch {
-	case err == nil:
+	case err == nil && a.leased(before) > lease/2:
 		return before.Add(lease / 3)
 	case errors.Is(err, idempotency.ErrFenced):
 		return a.deadline()
 	}
 	return time.Now().Add(max(lease/9, time.Millisecond))
+}
+
+// leased returns for how long the lease was surely ours at the time t.
+func (a *Run) leased(t time.Time) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.safe.Sub(t)
 }
 
 // giveUp reports whether the function was still running; then its outcome is

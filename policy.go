@@ -11,8 +11,10 @@ import (
 // Policy is how one route's operations are run.
 type Policy struct {
 	// Terms are those of every claim. Terms.Lease is renewed at a third of
-	// itself while the operation runs. Terms.OnUnknown must be Hold or Retry:
-	// a Gate refuses Probe and Fail with an error.
+	// itself while the operation runs. Terms.OnUnknown must be Hold, Retry or
+	// Probe: a Gate refuses Fail with an error. With Probe, the function of an
+	// attempt that takes over (Reservation.Takeover) must ask before it calls:
+	// [Run.Step] does, for the effects that are steps.
 	Terms idempotency.Terms
 	// Timeout bounds an operation, from its claim to the last byte of its
 	// answer. The lease is renewed no longer. It must be positive.
@@ -44,8 +46,8 @@ func (p Policy) Validate() error {
 	if p.Timeout <= 0 {
 		errs = append(errs, fmt.Errorf("escapement: policy: timeout is %v: want more than 0", p.Timeout))
 	}
-	if u := p.Terms.OnUnknown; u != idempotency.Hold && u != idempotency.Retry {
-		errs = append(errs, fmt.Errorf("escapement: policy: on_unknown is %v: this version can hold and retry", u))
+	if u := p.Terms.OnUnknown; u == idempotency.Fail {
+		errs = append(errs, fmt.Errorf("escapement: policy: on_unknown is %v: this version can hold, retry and probe", u))
 	}
 	return errors.Join(errs...)
 }

@@ -34,14 +34,17 @@ type Run struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 
-	mu    sync.Mutex
-	safe  time.Time // until then the lease is surely ours, by our clock (F8)
-	lost  bool      // the store said that the key is not ours
-	inTx  bool      // EndIn was called
-	stage stage
-	out   outcome // what the function came to, once stage is past running
-	late  bool    // out came after Do had given up
-	owed  owed
+	mu     sync.Mutex
+	safe   time.Time // until then the lease is surely ours, by our clock (F8)
+	until  time.Time // the end of the lease to which safe belongs, by the store's clock
+	lost   bool      // the store said that the key is not ours
+	fenced bool      // FenceIn or EndIn was called
+	inTx   bool      // EndIn was called
+	steps  *steps    // nil until there are any
+	stage  stage
+	out    outcome // what the function came to, once stage is past running
+	late   bool    // out came after Do had given up
+	owed   owed
 }
 
 // unkeyed is the Run of every request with neither key nor charges.
@@ -70,8 +73,11 @@ func (a *Run) Decision() ratelimit.Decision { return a.decision }
 //
 // An error means: do not send. It wraps idempotency.ErrFenced if the attempt
 // owns its key no longer or has been given up, and ErrRecords if the store does
-// not answer within its deadline, or only later than the lease is long. For a
-// request without a key it is nil.
+// not answer within its deadline, or does not make the lease longer: it answers
+// later than the lease is long; a transaction of the operation's own, longer
+// than the lease, holds the record (then try again once it is over); or the
+// store's clock was set back by more than the lease. For a request without a key
+// it is nil.
 func (a *Run) Hold(ctx context.Context) error {
 	if a.g == nil {
 		return nil
@@ -91,7 +97,7 @@ func (a *Run) Hold(ctx context.Context) error {
 	if alive, err := a.alive(); alive || err != nil {
 		return err
 	}
-	return fmt.Errorf("%w: it answers later than the lease of %v is long", ErrRecords, a.req.Policy.Terms.Lease)
+	return fmt.Errorf("%w: the lease of %v cannot be made longer: a transaction of the operation's own holds the record, or the store answers later than the lease is long, or its clock was set back", ErrRecords, a.req.Policy.Terms.Lease)
 }
 
 // alive reports whether something may be sent by what is known here, and an
@@ -113,12 +119,12 @@ func (a *Run) alive() (bool, error) {
 
 func (a *Run) deadline() time.Time { return a.begin.Add(a.req.Policy.Timeout) }
 
-// extend renews the lease once. Our view of it counts from before the call.
+// extend renews the lease once.
 func (a *Run) extend(ctx context.Context, background bool) error {
 	lease := a.req.Policy.Terms.Lease
 	before := time.Now()
 	b := within(ctx, a.g.o.RecordsDeadline)
-	_, err := a.g.store(a.req).Extend(b, a.res, lease)
+	end, err := a.g.store(a.req).Extend(b, a.res, lease)
 	b.end()
 	if a.g.o.Observer != nil {
 		a.g.observe(a.ctx, a.req, Event{Kind: LeaseRenewed, Took: time.Since(before), Err: err, Background: background})
@@ -129,15 +135,31 @@ func (a *Run) extend(ctx context.Context, background bool) error {
 	}
 	switch {
 	case err == nil:
-		a.mu.Lock()
-		if t := before.Add(lease); t.After(a.safe) {
-			a.safe = t
-		}
-		a.mu.Unlock()
+		a.renewed(before, end)
 	case fenced:
 		a.lose()
 	}
 	return err
+}
+
+// renewed takes note of the end that an Extend has returned which was called at
+// before. The store may have returned an end that this call did not make: an
+// earlier call did, whose reply was lost, or nobody did, since a transaction of
+// the operation's own holds the record. So our view of the lease grows by what
+// the store's has grown, and never beyond what this call can have given. A store
+// whose clock was set back lengthens nothing for a while, and our view does not
+// grow either; one whose clock was set forward gives no more than this call can.
+func (a *Run) renewed(before, end time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	grown := end.Sub(a.until)
+	if grown <= 0 {
+		return
+	}
+	a.until = end
+	if t := earlier(before.Add(a.req.Policy.Terms.Lease), a.safe.Add(grown)); t.After(a.safe) {
+		a.safe = t
+	}
 }
 
 // lose takes note that the store has another owner, or none, for the key. After
@@ -154,7 +176,7 @@ func (a *Run) lose() {
 	}
 	a.g.observe(a.ctx, a.req, Event{Kind: LeaseLost})
 	a.g.log(a.ctx, slog.LevelWarn, a.req, "an attempt lost its lease")
-	if a.cancel != nil && a.req.Policy.Terms.OnUnknown == idempotency.Retry {
+	if u := a.req.Policy.Terms.OnUnknown; a.cancel != nil && (u == idempotency.Retry || u == idempotency.Probe) {
 		a.cancel(idempotency.ErrFenced)
 	}
 }

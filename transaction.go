@@ -17,6 +17,9 @@ func (a *Run) FenceIn(ctx context.Context, tx idempotency.Store) error {
 	if a.g == nil {
 		return errUnkeyed
 	}
+	a.mu.Lock()
+	a.fenced = true
+	a.mu.Unlock()
 	_, err := tx.Extend(ctx, a.res, a.req.Policy.Terms.Lease)
 	return err
 }
@@ -57,7 +60,7 @@ func (a *Run) EndIn(ctx context.Context, tx idempotency.Store, res idempotency.R
 		return err
 	}
 	a.mu.Lock()
-	a.inTx = true
+	a.fenced, a.inTx = true, true
 	a.mu.Unlock()
 	return tx.End(ctx, a.res, idempotency.Done(res))
 }

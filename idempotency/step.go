@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"time"
@@ -56,4 +57,20 @@ func (s Step) Validate() error {
 func (s Step) same(o Step) bool {
 	return s.Name == o.Name && s.Done == o.Done && s.ProviderKey == o.ProviderKey &&
 		s.ProviderID == o.ProviderID && bytes.Equal(s.Answer, o.Answer)
+}
+
+// StepKey is the key of a step's own, as a provider gets it: the same for every
+// attempt of the operation k, and another one for every other operation and
+// step. It is a UUID of version 8 (RFC 9562), 36 characters, so that providers
+// which bound the length of a key, or ask for a UUID, take it. Neither the
+// client's key nor the tenant can be read from it.
+func StepKey(k Key, step string) string {
+	h := sha256.New()
+	h.Write([]byte("escapement step 1"))
+	h.Write(k.ID[:])
+	h.Write([]byte(step))
+	b := h.Sum(nil)[:16]
+	b[6] = b[6]&0x0f | 0x80
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
