@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -26,7 +25,7 @@ func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	}
 	if o.Connections == 0 {
 		// The pool has taken the parameter away, and says only what it made of it.
-		if plain, err := pgconn.ParseConfig(url); err == nil && plain.RuntimeParams["pool_max_conns"] != "" {
+		if SaysConnections(url) {
 			o.Connections = c.MaxConns
 		}
 		if err := o.Validate(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -45,4 +46,11 @@ func CheckURL(url string) error {
 		return errors.New("pgstore: pool_max_conns is less than 3")
 	}
 	return nil
+}
+
+// SaysConnections reports whether a URL, or a keyword string, says how many
+// connections a pool has (pool_max_conns).
+func SaysConnections(url string) bool {
+	c, err := pgconn.ParseConfig(url)
+	return err == nil && c.RuntimeParams["pool_max_conns"] != ""
 }

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/escapement-dev/escapement/internal/pgserver"
 )
 
 // PostgreSQL hangs, and then refuses: nothing with a key is executed, every
@@ -87,6 +89,37 @@ func TestT7PostgresAway(t *testing.T) {
 	if err := p.terminate(); err != nil {
 		t.Error(err)
 	}
+}
+
+// Limits and keys are in a PostgreSQL that hangs: each limit does what it says,
+// and nothing with a key is executed.
+func TestT7PostgresHangsWithLimits(t *testing.T) {
+	t.Parallel()
+	server, up := privatePostgres(t), startUpstream(t)
+	d := databaseOn(t, server)
+	p := startOnPostgres(t, d, up, options{settings: patient("1s"), more: "limiter: " + d.url + policies})
+	hungPostgres(t, server, up, p, true)
+}
+
+// The same with keys in a file: the limits alone are away, and keys go on.
+func TestT7LimiterInPostgresHangs(t *testing.T) {
+	t.Parallel()
+	server, up := privatePostgres(t), startUpstream(t)
+	d := databaseOn(t, server)
+	p := start(t, up, options{settings: patient("1s"), more: "limiter: " + d.url + policies})
+	hungPostgres(t, server, up, p, false)
+}
+
+func hungPostgres(t *testing.T, s *pgserver.Server, up string, p *program, keysToo bool) {
+	t.Helper()
+	must := func(f func() error) func() {
+		return func() {
+			if err := f(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	hung(t, up, p, keysToo, must(s.Pause), must(s.Resume))
 }
 
 // The server is stopped at once and started again, over and over, with two

@@ -57,6 +57,20 @@ func TestFault10TwoProgramsOnePostgres(t *testing.T) {
 	racing(t, up, twoOnPostgres(t, d, up, options{settings: patient("10s"), more: unhurried}))
 }
 
+// Rate 10/s, burst 20, over two programs: at once 20 pass, then 10 per second in
+// total.
+func TestT5TwoProgramsOnePostgres(t *testing.T) {
+	t.Parallel()
+	d, up := newDatabase(t), startUpstream(t)
+	ps := twoOnPostgres(t, d, up, options{more: unhurried + "limiter: " + d.url + "\nlimits: [{name: client, routes: [GET /v1/orders], rate: 10/s, burst: 20}]\n"})
+	for _, p := range ps {
+		if block := p.stdout.String(); !strings.Contains(block, "limits    postgres://"+d.server.Address()+"/"+d.name+" shared by all") || !strings.Contains(block, "at most 6 connections") {
+			t.Errorf("the block says\n%s", block)
+		}
+	}
+	burstThenRate(t, ps)
+}
+
 // kill -9 of one program while its operation runs: of ten repeats at once at the
 // other, exactly one takes over.
 func TestT3KilledProgramOnPostgres(t *testing.T) {

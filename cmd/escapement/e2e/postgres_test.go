@@ -189,8 +189,28 @@ func TestPostgresMigrateAndRights(t *testing.T) {
 	if log := p.stderr.String(); strings.Contains(log, "may not do this") {
 		t.Errorf("the log says\n%s", log)
 	}
+	p = startOnPostgres(t, &app, up, options{more: "limiter: " + app.url + "\nlimits: [{name: a, by: [tenant], rate: 1/h}]\n"})
+	request{method: "GET"}.send(p.url).want(t, 200, "")
+	request{method: "GET"}.send(p.url).want(t, 429, "quota-exceeded")
+	if log := p.stderr.String(); strings.Contains(log, "may not do this") || strings.Contains(log, "is away") {
+		t.Errorf("the log says\n%s", log)
+	}
 	if out, err := command("migrate", "--sql", "--store", app.url); err != nil || out != "-- the schema is up to date\n" {
 		t.Errorf("migrate --sql says %q, %v", out, err)
+	}
+	// Tables of an earlier version are not touched by a start.
+	newest := d.number(t, "SELECT max(version) FROM escapement_schema")
+	d.exec(t, fmt.Sprintf("DELETE FROM escapement_schema WHERE version = %d", newest))
+	if _, err := run(up, options{dir: t.TempDir(), store: d.url}); err == nil || !strings.Contains(err.Error(), "exit status 1") || !strings.Contains(err.Error(), "escapement migrate --store "+shown) {
+		t.Errorf("the start on tables of an earlier version: %v", err)
+	}
+	if n := d.number(t, "SELECT max(version) FROM escapement_schema"); n != newest-1 {
+		t.Errorf("the start has made version %d of %d", n, newest-1)
+	}
+	// Nor are those of a later one.
+	d.exec(t, fmt.Sprintf("INSERT INTO escapement_schema (version) VALUES (%d)", newest+1))
+	if _, err := run(up, options{dir: t.TempDir(), store: d.url}); err == nil || !strings.Contains(err.Error(), "run the newer version") {
+		t.Errorf("the start on tables of a later version: %v", err)
 	}
 }
 

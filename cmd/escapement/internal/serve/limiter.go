@@ -48,3 +48,34 @@ func fallbacks(c *config.Config) map[string]guard.Fallback {
 	}
 	return list
 }
+
+// sweepEvery is the pause between two sweeps of the limits.
+const sweepEvery = 10 * time.Second
+
+// sweepBatch is how many buckets one call removes at most.
+const sweepBatch = 1000
+
+// sweepLimits removes buckets that are full, until ctx ends.
+func sweepLimits(ctx context.Context, l interface {
+	Sweep(ctx context.Context, limit int) (removed int, err error)
+}, log *slog.Logger,
+) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	failed := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		n, err := sweepBatch, error(nil)
+		for err == nil && n == sweepBatch {
+			n, err = l.Sweep(ctx, sweepBatch)
+		}
+		if ctx.Err() == nil && err != nil && !failed {
+			log.Warn("buckets that are full are not removed", slog.Any("error", err))
+		}
+		failed = err != nil
+	}
+}

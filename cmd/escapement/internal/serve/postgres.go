@@ -15,25 +15,49 @@ import (
 	"github.com/escapement-dev/escapement/store/pgstore"
 )
 
-// openPostgres opens what is in PostgreSQL.
+// openPostgres opens what is in PostgreSQL; one store where both are in one
+// database.
 func (s *stores) openPostgres(ctx context.Context, c *config.Config, log *slog.Logger) error {
-	if !c.Store.IsPostgres() {
+	limiter := c.LimiterURL()
+	var store *pgstore.Store
+	var err error
+	if c.Store.IsPostgres() {
+		if store, err = s.postgres(ctx, c, c.Store, log); err != nil {
+			return err
+		}
+		s.records = &bounded{records: store, deadline: c.Postgres.KeyDeadline, breaker: newBreaker(log, postgresAway)}
+	}
+	if !limiter.IsPostgres() {
 		return nil
 	}
-	store, err := s.postgres(ctx, c, c.Store, log)
-	if err != nil {
-		return err
+	if limiter != c.Store {
+		if store, err = s.postgres(ctx, c, limiter, log); err != nil {
+			return err
+		}
 	}
-	s.records = &bounded{records: store, deadline: c.Postgres.KeyDeadline, breaker: newBreaker(log, postgresAway)}
-	return nil
+	limits := store.Limits(pgstore.LimitsOptions{})
+	s.limits, _, err = guarded(c, limits, c.Postgres.LimitDeadline, log)
+	s.sweep = func(ctx context.Context) { sweepLimits(ctx, limits, log) }
+	return err
 }
+
+// bothConnections is how many connections a database with records and limits
+// has, unless its URL says otherwise. The store uses one for claims and ends, one
+// for what comes seldom, one for limits, and one for each sweep: so none of
+// these waits for another.
+const bothConnections = 6
 
 // postgres opens one PostgreSQL and has its settings looked at.
 func (s *stores) postgres(ctx context.Context, c *config.Config, u config.StoreURL, log *slog.Logger) (*pgstore.Store, error) {
 	if err := ready(ctx, u, log); err != nil {
 		return nil, err
 	}
+	var connections int32
+	if c.Store == c.LimiterURL() && !pgstore.SaysConnections(u.Address) {
+		connections = bothConnections
+	}
 	store, err := pgstore.Open(ctx, u.Address, pgstore.Options{
+		Connections: connections,
 		// What a caller no longer waits for ends soon after.
 		Timeout: 2*c.Postgres.KeyDeadline + batchTime,
 		// Somebody's transaction holds a record for longer: the store answers,

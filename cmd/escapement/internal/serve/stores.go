@@ -35,6 +35,9 @@ type stores struct {
 	reports   []*redisstore.Report
 	servers   []*pgstore.Report
 	closers   []func() error
+	// sweep, if set, removes what the limits no longer need, until its context
+	// ends.
+	sweep func(context.Context)
 }
 
 const openTimeout = 30 * time.Second
@@ -54,9 +57,6 @@ func openStores(ctx context.Context, c *config.Config, log *slog.Logger) (s *sto
 	}
 	if err := s.openPostgres(ctx, c, log); err != nil {
 		return s, err
-	}
-	if s.limits == nil && c.LimiterURL().Kind != "memory" {
-		return s, fmt.Errorf("serve: %s is no limiter of this version", c.LimiterURL())
 	}
 	if s.limits == nil {
 		if s.limits, err = memstore.NewLimits(memstore.LimitsOptions{}); err != nil {
