@@ -101,6 +101,7 @@ func (s *Store) Close() error {
 	s.closed.Store(true)
 	s.short.close()
 	s.changes.close()
+	s.limits.close()
 	s.pool.Close()
 	return nil
 }

@@ -21,6 +21,7 @@ type Store struct {
 	changes group[*change]
 	known   known
 	size    size
+	limits  limitsOf
 	closed  atomic.Bool
 }
 
