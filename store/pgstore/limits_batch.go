@@ -41,19 +41,22 @@ const limitTries = 5
 // run decides a batch. Where a lock is not to be had, each operation runs
 // alone, since somebody may hold one bucket for long (F6).
 func (l *Limits) run(batch []*limitOp) {
-	for try := 1; ; try++ {
+	for try := 1; ; {
 		again, err := l.try(batch, try > 1)
-		if batch = undecided(batch); len(batch) == 0 {
-			return
-		}
+		left := undecided(batch)
 		switch {
+		case len(left) == 0:
+			return
 		case !again || try == limitTries:
-			fail(batch, err)
+			fail(left, err)
 			return
-		case try > 1 && len(batch) > 1 && transient(err):
-			l.runEach(batch)
+		case try > 1 && len(left) > 1 && transient(err):
+			l.runEach(left)
 			return
+		case err != nil || len(left) == len(batch):
+			try++
 		}
+		batch = left
 	}
 }
 
@@ -110,24 +113,27 @@ func (l *Limits) try(batch []*limitOp, lock bool) (again bool, err error) {
 			return repeatable(err), w.fault(err)
 		}
 		if batch = u.decide(batch); len(batch) == 0 {
-			return false, nil
+			return true, nil
 		}
 		if !l.busy.lock() {
 			done, err := u.write()
 			if err != nil {
 				return transient(err), w.fault(err)
 			}
-			if !done {
+			if done {
+				settle(batch)
+			} else {
 				l.busy.met()
-				return true, nil
 			}
-			settle(batch)
-			return false, nil
+			return true, nil
 		}
 		u = l.unit(w, batch)
 	}
 	if err := u.lock(); err != nil {
 		return repeatable(err), w.fault(err)
+	}
+	for _, r := range u.rows {
+		r.held = true
 	}
 	batch = u.decide(batch)
 	done, err := u.end()
@@ -137,7 +143,7 @@ func (l *Limits) try(batch []*limitOp, lock bool) (again bool, err error) {
 	if done {
 		settle(batch)
 	}
-	return !done, nil
+	return true, nil
 }
 
 // repeatable reports whether what failed before anything was written may

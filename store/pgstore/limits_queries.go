@@ -36,10 +36,11 @@ func newLimitQueries(schema string, durable bool) *limitQueries {
 
 		// Full buckets, for the update to find.
 		insert: "INSERT INTO " + table + " (id,state,keep_until) SELECT u.id,$2::bytea,$3::bigint FROM unnest(" + array(1, "bytea") + ") AS u(id) ORDER BY u.id ON CONFLICT (id) DO NOTHING",
-		// All, or none if one has changed. Rows are locked in the order of the arrays.
+		// All, or none if one has changed; where fresh is NULL it only must not
+		// have. Rows are locked in the order of the arrays.
 		update: "WITH u AS MATERIALIZED (SELECT * FROM " + unnest(1, limitColumns) + ")," +
 			"l AS MATERIALIZED (SELECT u.* FROM u JOIN " + table + " r ON " + is("r.id", "u.id") + " WHERE r.state = u.old FOR NO KEY UPDATE OF r) " +
-			"UPDATE " + table + " r SET state=l.fresh,keep_until=l.keep FROM l WHERE (SELECT count(*) FROM l) = $5 AND " + is("r.id", "l.id"),
+			"UPDATE " + table + " r SET state=l.fresh,keep_until=l.keep FROM l WHERE (SELECT count(*) FROM l) = $5 AND l.fresh IS NOT NULL AND " + is("r.id", "l.id"),
 
 		reset: "DELETE FROM " + table + " r USING (SELECT " + quick + " OFFSET 0) t WHERE r.id=$1",
 		sweep: "DELETE FROM " + table + " WHERE id = ANY(ARRAY(SELECT r.id FROM " + table + " r, (SELECT " + quick + " OFFSET 0) t " +

@@ -42,6 +42,7 @@ type limitRow struct {
 	keep  int64  // keep_until, as it is stored
 	state ratelimit.State
 	moved bool  // by an operation of the batch
+	held  bool  // an operation that changes something was decided by it
 	err   error // it cannot be read
 }
 
@@ -51,4 +52,13 @@ func (r *limitRow) found(state []byte, keep int64) {
 	if r.state, r.err = readLimit(state); r.err != nil {
 		r.err = fmt.Errorf("pgstore: the limit %q cannot be read: %w: delete its row in escapement_limits", r.id, r.err)
 	}
+}
+
+// first is the state as it was read.
+func (r *limitRow) first() ratelimit.State {
+	var s ratelimit.State
+	if r.old != nil {
+		s, _ = readLimit(r.old) // it was read once
+	}
+	return s
 }

@@ -103,39 +103,79 @@ func (u *limitUnit) readAll(br pgx.BatchResults) error {
 	return br.QueryRow().Scan(&u.now)
 }
 
-// decide decides the operations, one after the other, and returns those whose
-// answer counts only if what has moved is written.
+// decide decides the operations, one after the other. What changes nothing,
+// as the buckets were read, is decided so. It returns those whose answer counts
+// only once what has moved is written; others may be left for the next time.
 func (u *limitUnit) decide(batch []*limitOp) (open []*limitOp) {
+	var refused []*limitOp
 	for _, o := range batch {
-		states, befores := make([]*ratelimit.State, len(o.ids)), make([]ratelimit.State, len(o.ids))
+		rows := make([]*limitRow, len(o.ids))
+		moved := false
 		var fault error
 		for i, id := range o.ids {
-			r := u.rows[id]
-			states[i], befores[i] = &r.state, r.state
-			fault = errors.Join(fault, r.err)
+			rows[i] = u.rows[id]
+			moved = moved || rows[i].moved
+			fault = errors.Join(fault, rows[i].err)
 		}
-		if fault != nil {
+		switch {
+		case fault != nil:
 			o.err, o.decided = fault, true
-			continue
-		}
-		if o.back {
-			for i := range o.charges {
-				o.charges[i].Rule.ReturnAt(states[i], o.charges[i].Cost, o.receipts[i], u.now)
+		case u.apply(o, rows, false):
+			for _, r := range rows {
+				r.held = true
 			}
-		} else {
-			o.d = ratelimit.TakeAll(o.charges, states, u.now)
+			open = append(open, o)
+		case !moved:
+			o.decided = true
+		default: // as if it had come before the others
+			d := o.d
+			if o.decided = !u.apply(o, rows, true); !o.decided {
+				o.d = d
+				refused = append(refused, o)
+			}
 		}
-		sure := true
-		for i, id := range o.ids {
-			r := u.rows[id]
-			r.moved = r.moved || !sameBucket(&befores[i], states[i])
-			sure = sure && !r.moved
-		}
-		if o.decided = sure; !sure {
+	}
+	// What is refused because of the others is answered with them, if all that
+	// it looked at is sure to be as it was.
+	for _, o := range refused {
+		if !slices.ContainsFunc(o.ids, func(id string) bool { return !u.rows[id].held }) {
 			open = append(open, o)
 		}
 	}
 	return open
+}
+
+// apply applies the rule, and reports whether it changed a bucket. Where first
+// is set it does so to copies of what was read.
+func (u *limitUnit) apply(o *limitOp, rows []*limitRow, first bool) (changed bool) {
+	states := make([]*ratelimit.State, len(rows))
+	before := make([]ratelimit.State, len(rows))
+	for i, r := range rows {
+		if states[i] = &r.state; !first {
+			before[i] = r.state
+			continue
+		}
+		before[i] = r.first()
+		states[i] = &ratelimit.State{}
+		*states[i] = before[i]
+		if j := slices.Index(rows, r); j < i {
+			states[i] = states[j]
+		}
+	}
+	if o.back {
+		for i := range o.charges {
+			o.charges[i].Rule.ReturnAt(states[i], o.charges[i].Cost, o.receipts[i], u.now)
+		}
+	} else {
+		o.d = ratelimit.TakeAll(o.charges, states, u.now)
+	}
+	for i, r := range rows {
+		if !sameBucket(&before[i], states[i]) {
+			changed = true
+			r.moved = r.moved || !first
+		}
+	}
+	return changed
 }
 
 func sameBucket(a, b *ratelimit.State) bool {
@@ -143,24 +183,28 @@ func sameBucket(a, b *ratelimit.State) bool {
 		a.Burst == b.Burst && a.Since == b.Since && a.Returned == b.Returned
 }
 
-// moved are the buckets to be written, in order.
-func (u *limitUnit) moved() []*limitRow {
+// chosen are the buckets that yes says yes to, in order.
+func (u *limitUnit) chosen(yes func(*limitRow) bool) []*limitRow {
 	var list []*limitRow
 	for _, id := range u.ids {
-		if r := u.rows[string(id)]; r.moved {
+		if r := u.rows[string(id)]; yes(r) {
 			list = append(list, r)
 		}
 	}
 	return list
 }
 
-// write writes what has moved, all or, if any of it is not as it was read,
-// none.
+func (r *limitRow) isMoved() bool   { return r.moved }
+func (r *limitRow) isHeld() bool    { return r.held }
+func (r *limitRow) isMissing() bool { return r.held && r.old == nil }
+
+// write writes what has moved, all or, if anything that it was decided by is
+// not as it was read, nothing.
 func (u *limitUnit) write() (done bool, err error) {
-	moved := u.moved()
-	if len(moved) == 1 {
+	held := u.chosen((*limitRow).isHeld)
+	if len(held) == 1 {
 		var tag pgconn.CommandTag
-		ctx, r := context.Background(), moved[0]
+		ctx, r := context.Background(), held[0]
 		fresh, keep := packLimit(&r.state), rowUntil(r.keep, r.state.Arrival)
 		if r.old == nil {
 			tag, err = u.w.conn.Exec(ctx, u.l.q.insertOne, []byte(r.id), fresh, keep)
@@ -173,15 +217,15 @@ func (u *limitUnit) write() (done bool, err error) {
 	b.Queue(u.l.q.settings)
 	// INVARIANT: rows are inserted first, then locked, both in the order of
 	// their keys: so no two transactions wait for each other.
-	if missing := slices.DeleteFunc(slices.Clone(moved), func(r *limitRow) bool { return r.old != nil }); len(missing) > 0 {
+	if missing := u.chosen((*limitRow).isMissing); len(missing) > 0 {
 		ids := make([][]byte, len(missing))
 		for i, r := range missing {
 			ids[i], r.old = []byte(r.id), fullState
 		}
-		b.Queue(u.l.q.insert, ids, fullState, u.now+keepSlack)
+		b.Queue(u.l.q.insert, ids, fullState, int64(0))
 	}
 	n := b.Len() - 1
-	b.Queue(u.l.q.update, update(moved)...)
+	b.Queue(u.l.q.update, update(held)...)
 	err = u.send(&b, func(br pgx.BatchResults) error {
 		if err := u.settings(br); err != nil {
 			return err
@@ -192,21 +236,25 @@ func (u *limitUnit) write() (done bool, err error) {
 			}
 		}
 		tag, err := br.Exec()
-		done = tag.RowsAffected() == int64(len(moved))
+		done = tag.RowsAffected() > 0 // then it is all
 		return err
 	})
 	return done && err == nil, err
 }
 
 // update are the arguments of the update of rows.
-func update(moved []*limitRow) []any {
+func update(held []*limitRow) []any {
 	var ids, old, fresh [][]byte
 	var keep []int64
-	for _, r := range moved {
-		ids, old, fresh = append(ids, []byte(r.id)), append(old, r.old), append(fresh, packLimit(&r.state))
+	for _, r := range held {
+		var state []byte // nil: it was only looked at
+		if r.moved {
+			state = packLimit(&r.state)
+		}
+		ids, old, fresh = append(ids, []byte(r.id)), append(old, r.old), append(fresh, state)
 		keep = append(keep, rowUntil(r.keep, r.state.Arrival))
 	}
-	return []any{ids, old, fresh, keep, len(moved)}
+	return []any{ids, old, fresh, keep, len(held)}
 }
 
 // lock begins a transaction, in which all buckets are there and locked.
@@ -234,7 +282,7 @@ func (u *limitUnit) lock() error {
 // end ends the transaction of lock. It is not done where a bucket was removed
 // between its insert and its lock.
 func (u *limitUnit) end() (done bool, err error) {
-	moved := u.moved()
+	moved := u.chosen((*limitRow).isMoved)
 	if len(moved) == 0 || slices.ContainsFunc(moved, func(r *limitRow) bool { return r.old == nil }) {
 		_, err := u.w.conn.Exec(context.Background(), u.l.q.rollback)
 		return len(moved) == 0, err

@@ -41,6 +41,9 @@ type Capabilities struct {
 	// SplitTake: charges of one Take may lie on different servers. Take is
 	// then all or none once it has returned, but not for others meanwhile (Q1).
 	SplitTake bool
+	// BucketsOnly: the store of limits keeps token buckets alone, and says
+	// ratelimit.ErrCharge to a rule of another algorithm.
+	BucketsOnly bool
 	// Reopen is set for a durable store: it lets go of s without closing it
 	// in an orderly way, as if its process had been killed, and returns a
 	// store on the same data. The old one is not used again.

@@ -12,9 +12,9 @@ import (
 // limitCases test Q1 to Q7, Return and Reset.
 var limitCases = []Case{
 	limitCase("Q1AllOrNone", nil, func(e *limitEnv) {
-		for i, narrow := range []ratelimit.Rule{bucket("narrow", 2, time.Minute, 0), windowLog("narrow-log", 2, time.Minute)} {
+		for i, narrow := range e.h.kept(bucket("narrow", 2, time.Minute, 0), windowLog("narrow-log", 2, time.Minute)) {
 			wide := bucket("wide", 100, time.Minute, 0)
-			wideLog := windowLog("wide-log", 100, time.Minute)
+			wideLog := e.h.other("wide-log", 100, time.Minute)
 			subject := string(rune('a' + i))
 			all := []ratelimit.Charge{charge(wide, subject, 1), charge(narrow, subject, 1), charge(wideLog, subject, 3)}
 			e.allowed(all...)
@@ -39,7 +39,7 @@ var limitCases = []Case{
 		}
 	}),
 	limitCase("Q1ChargesOfOneBucketAddUp", nil, func(e *limitEnv) {
-		for _, r := range []ratelimit.Rule{bucket("b", 5, time.Minute, 0), windowLog("l", 5, time.Minute)} {
+		for _, r := range e.h.kept(bucket("b", 5, time.Minute, 0), windowLog("l", 5, time.Minute)) {
 			e.refused(charge(r, "s", 3), charge(r, "s", 3))
 			e.left(r, "s", 5)
 			d := e.allowed(charge(r, "s", 3), charge(r, "s", 2))
@@ -61,6 +61,26 @@ var limitCases = []Case{
 		e.exact(d, all...)
 	}),
 	limitCase("Q1LevelsSayWhatIsLeft", nil, func(e *limitEnv) {
+		a, b := bucket("a", 10, 10*time.Second, 20), bucket("b", 10, 10*time.Second, 0)
+		d := e.allowed(charge(a, "s", 5), charge(b, "s", 6))
+		want := []ratelimit.Level{
+			{Rule: a, Subject: "s", Allowed: true, Remaining: 15, ResetAfter: 5 * time.Second},
+			{Rule: b, Subject: "s", Allowed: true, Remaining: 4, ResetAfter: 6 * time.Second},
+		}
+		if showLevels(d.Levels) != showLevels(want) {
+			e.Fatalf("the levels are\n%s, want\n%s", showLevels(d.Levels), showLevels(want))
+		}
+		e.clock.Advance(2 * time.Second)
+		d = e.refused(charge(a, "s", 18), charge(b, "s", 6))
+		want = []ratelimit.Level{
+			{Rule: a, Subject: "s", Remaining: 17, RetryAfter: time.Second, ResetAfter: 3 * time.Second},
+			{Rule: b, Subject: "s", Allowed: true, Remaining: 6, ResetAfter: 4 * time.Second},
+		}
+		if showLevels(d.Levels) != showLevels(want) {
+			e.Fatalf("the levels of a refusal are\n%s, want\n%s", showLevels(d.Levels), showLevels(want))
+		}
+	}),
+	limitCase("Q1LevelsOfALogSayWhatIsLeft", needsLogs, func(e *limitEnv) {
 		b, l := bucket("b", 10, 10*time.Second, 20), windowLog("l", 10, 10*time.Second)
 		d := e.allowed(charge(b, "s", 5), charge(l, "s", 5))
 		want := []ratelimit.Level{
@@ -100,7 +120,7 @@ var limitCases = []Case{
 			{r1, long[:254]},
 			{r1, "BC"},
 			{r1, " bc"},
-			{windowLog("a.log", 1, time.Hour), "bc"},
+			{e.h.other("a.log", 1, time.Hour), "bc"},
 		} {
 			e.left(x.r, x.s, 1)
 			e.allowed(charge(x.r, x.s, 1))
@@ -129,8 +149,17 @@ var limitCases = []Case{
 		}
 		e.left(good.Rule, "s", 5)
 	}),
+	limitCase("OtherAlgorithmIsAnError", func(h Harness) bool { return h.Caps.BucketsOnly }, func(e *limitEnv) {
+		b, l := bucket("b", 5, time.Minute, 0), windowLog("l", 5, time.Minute)
+		for _, charges := range [][]ratelimit.Charge{{charge(l, "s", 1)}, {charge(l, "s", 0)}, {charge(b, "s", 1), charge(l, "s", 1)}} {
+			if d, err := e.s.Take(e.ctx, charges); !errors.Is(err, ratelimit.ErrCharge) {
+				e.Fatalf("Take of %s is allowed %v, with the error %v, want an ErrCharge", showCharges(charges), d.Allowed, err)
+			}
+		}
+		e.left(b, "s", 5)
+	}),
 	limitCase("Q2RefusalChangesNothing", nil, func(e *limitEnv) {
-		for _, r := range []ratelimit.Rule{bucket("b", 3, 7*time.Second, 3), windowLog("l", 3, 7*time.Second)} {
+		for _, r := range e.h.kept(bucket("b", 3, 7*time.Second, 3), windowLog("l", 3, 7*time.Second)) {
 			e.allowed(charge(r, "s", 1))
 			e.clock.Advance(1234567 * time.Microsecond)
 			e.allowed(charge(r, "s", 1))
@@ -154,7 +183,7 @@ var limitCases = []Case{
 		}
 	}),
 	limitCase("Q3CostZeroLooks", nil, func(e *limitEnv) {
-		for _, r := range []ratelimit.Rule{bucket("b", 2, time.Minute, 0), windowLog("l", 2, time.Minute)} {
+		for _, r := range e.h.kept(bucket("b", 2, time.Minute, 0), windowLog("l", 2, time.Minute)) {
 			for range 5 {
 				e.left(r, "s", 2)
 			}
@@ -175,7 +204,7 @@ var limitCases = []Case{
 		e.left(b, "s", 2)
 	}),
 	limitCase("Q4ClockThatStepsBackAdmitsNoMore", nil, func(e *limitEnv) {
-		for _, r := range []ratelimit.Rule{bucket("b", 10, 10*time.Second, 0), windowLog("l", 10, 10*time.Second)} {
+		for _, r := range e.h.kept(bucket("b", 10, 10*time.Second, 0), windowLog("l", 10, 10*time.Second)) {
 			start := e.clock.Now()
 			for _, back := range []time.Duration{tick, time.Second, 9 * time.Second, 10 * time.Second, time.Hour, 24 * 365 * time.Hour} {
 				e.reset(r.Name, "s")
@@ -198,7 +227,7 @@ var limitCases = []Case{
 		}
 	}),
 	limitCase("Q4ArrivalTooFarAheadIsClamped", nil, func(e *limitEnv) {
-		for _, r := range []ratelimit.Rule{bucket("b", 10, 10*time.Second, 20), windowLog("l", 10, 10*time.Second)} {
+		for _, r := range e.h.kept(bucket("b", 10, 10*time.Second, 20), windowLog("l", 10, 10*time.Second)) {
 			c := charge(r, "s", 1)
 			full := time.Duration(r.Capacity()) * time.Second
 			e.allowed(charge(r, "s", r.Capacity()))
@@ -232,7 +261,7 @@ var limitCases = []Case{
 		e.clock.Advance(time.Hour)
 		e.left(r, "s", 20)
 	}),
-	limitCase("Q5LogHoldsEveryHalfOpenWindow", nil, func(e *limitEnv) {
+	limitCase("Q5LogHoldsEveryHalfOpenWindow", needsLogs, func(e *limitEnv) {
 		r := windowLog("l", 3, 10*time.Second)
 		start := e.clock.Now()
 		for _, s := range []time.Duration{0, 4 * time.Second, 9 * time.Second} {
@@ -248,7 +277,7 @@ var limitCases = []Case{
 		e.allowed(charge(r, "s", 1))
 		e.refused(charge(r, "s", 1))
 	}),
-	limitCase("Q5LogCountsTheSameMicrosecondTwice", nil, func(e *limitEnv) {
+	limitCase("Q5LogCountsTheSameMicrosecondTwice", needsLogs, func(e *limitEnv) {
 		r := windowLog("l", 5, time.Second)
 		for range 5 {
 			e.allowed(charge(r, "s", 1))
@@ -256,12 +285,12 @@ var limitCases = []Case{
 		e.refused(charge(r, "s", 1))
 	}),
 	limitCase("Q6WaitIsExact", nil, func(e *limitEnv) {
-		for _, r := range []ratelimit.Rule{
+		for _, r := range e.h.kept(
 			bucket("b1", 1, time.Second, 0), bucket("b2", 3, 10*time.Second, 5), bucket("b3", 7, time.Second, 1),
 			bucket("b4", 300_000, time.Second, 3), bucket("b5", 1_000_003, time.Second, 10), bucket("b6", 1, 31*24*time.Hour, 3),
 			bucket("b7", 3, time.Microsecond, 2), bucket("b8", 1_000_000_007, time.Minute, 50),
 			windowLog("l1", 1, time.Second), windowLog("l2", 7, 10*time.Second), windowLog("l3", 100, time.Microsecond),
-		} {
+		) {
 			capacity := r.Capacity()
 			for _, cost := range []int64{1, (capacity + 1) / 2, capacity} {
 				e.allowed(charge(r, "s", capacity))
@@ -276,7 +305,7 @@ var limitCases = []Case{
 		}
 	}),
 	limitCase("Q6NeverSaysNoWait", nil, func(e *limitEnv) {
-		for _, r := range []ratelimit.Rule{bucket("b", 10, time.Second, 5), windowLog("l", 5, time.Second)} {
+		for _, r := range e.h.kept(bucket("b", 10, time.Second, 5), windowLog("l", 5, time.Second)) {
 			for _, cost := range []int64{6, 1 << 40, 1<<63 - 1} {
 				d := e.refused(charge(r, "s", cost))
 				if l := d.Levels[0]; !l.Never || l.RetryAfter != 0 {
@@ -290,7 +319,7 @@ var limitCases = []Case{
 		}
 	}),
 	limitCase("Q6WaitIsOfTheSlowestLevel", nil, func(e *limitEnv) {
-		fast, slow := bucket("fast", 1, time.Second, 0), windowLog("slow", 1, time.Minute)
+		fast, slow := bucket("fast", 1, time.Second, 0), e.h.other("slow", 1, time.Minute)
 		all := []ratelimit.Charge{charge(fast, "s", 1), charge(slow, "s", 1)}
 		e.allowed(all...)
 		d := e.refused(all...)
@@ -338,14 +367,14 @@ var limitCases = []Case{
 			e.Fatalf("with 100 changes of the rule in %v, %d were admitted, want at most %d", elapsed, admitted, most)
 		}
 	}),
-	limitCase("Q7LogTakesANewQuota", nil, func(e *limitEnv) {
+	limitCase("Q7LogTakesANewQuota", needsLogs, func(e *limitEnv) {
 		e.allowed(charge(windowLog("r", 5, time.Minute), "s", 5))
 		e.left(windowLog("r", 8, time.Minute), "s", 3)
 		low := windowLog("r", 3, time.Minute)
 		e.exact(e.refused(charge(low, "s", 1)), charge(low, "s", 1))
 	}),
 	limitCase("ReturnGivesBackOnce", nil, func(e *limitEnv) {
-		for _, r := range []ratelimit.Rule{bucket("b", 10, time.Minute, 0), windowLog("l", 10, time.Minute)} {
+		for _, r := range e.h.kept(bucket("b", 10, time.Minute, 0), windowLog("l", 10, time.Minute)) {
 			other := bucket(r.Name+"2", 10, time.Minute, 0)
 			e.allowed(charge(r, "s", 3))
 			d := e.allowed(charge(r, "s", 4), charge(other, "s", 4))
@@ -359,7 +388,7 @@ var limitCases = []Case{
 		}
 	}),
 	limitCase("ReturnNeverGivesMoreThanIsOwed", nil, func(e *limitEnv) {
-		for _, r := range []ratelimit.Rule{bucket("b", 10, 10*time.Second, 0), windowLog("l", 10, 10*time.Second)} {
+		for _, r := range e.h.kept(bucket("b", 10, 10*time.Second, 0), windowLog("l", 10, 10*time.Second)) {
 			first := e.allowed(charge(r, "s", 10))
 			e.clock.Advance(10 * time.Second)
 			e.allowed(charge(r, "s", 10))
@@ -387,7 +416,7 @@ var limitCases = []Case{
 		e.left(r, "s", 5)
 	}),
 	limitCase("ResetForgetsOneSubject", nil, func(e *limitEnv) {
-		b, l := bucket("b", 5, time.Hour, 0), windowLog("l", 5, time.Hour)
+		b, l := bucket("b", 5, time.Hour, 0), e.h.other("l", 5, time.Hour)
 		for _, s := range []string{"x", "y"} {
 			e.allowed(charge(b, s, 5), charge(l, s, 5))
 		}
@@ -424,7 +453,7 @@ var limitCases = []Case{
 		}
 	}),
 	limitCase("ReopenKeepsWhatWasTaken", func(h Harness) bool { return h.Caps.ReopenLimits != nil }, func(e *limitEnv) {
-		b, l := bucket("b", 5, time.Hour, 0), windowLog("l", 5, time.Hour)
+		b, l := bucket("b", 5, time.Hour, 0), e.h.other("l", 5, time.Hour)
 		e.allowed(charge(b, "s", 3), charge(l, "s", 3))
 		e.s = e.h.Caps.ReopenLimits(e, e.s, e.clock)
 		e.left(b, "s", 2)

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,24 @@ func bucket(name string, quota int64, window time.Duration, burst int64) ratelim
 // windowLog is a sliding window log.
 func windowLog(name string, quota int64, window time.Duration) ratelimit.Rule {
 	return ratelimit.Rule{Name: name, Algorithm: ratelimit.SlidingWindowLog, Quota: quota, Window: window}
+}
+
+// needsLogs is of cases about logs.
+func needsLogs(h Harness) bool { return !h.Caps.BucketsOnly }
+
+// kept are the rules of which the store keeps the algorithm.
+func (h Harness) kept(rules ...ratelimit.Rule) []ratelimit.Rule {
+	return slices.DeleteFunc(slices.Clone(rules), func(r ratelimit.Rule) bool {
+		return h.Caps.BucketsOnly && r.Algorithm != ratelimit.TokenBucket
+	})
+}
+
+// other is a log where the store keeps logs, else a bucket with its numbers.
+func (h Harness) other(name string, quota int64, window time.Duration) ratelimit.Rule {
+	if h.Caps.BucketsOnly {
+		return bucket(name, quota, window, 0)
+	}
+	return windowLog(name, quota, window)
 }
 
 func charge(r ratelimit.Rule, subject string, cost int64) ratelimit.Charge {

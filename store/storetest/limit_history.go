@@ -65,7 +65,7 @@ func recordTakes(t testing.TB, h Harness, seed uint64) {
 	run := &scopedTB{TB: t}
 	defer run.close()
 	e := newLimitEnv(run, h)
-	rules := []ratelimit.Rule{bucket("one", 6, time.Minute, 0), bucket("two", 4, time.Minute, 0), windowLog("log", 5, time.Minute)}
+	rules := []ratelimit.Rule{bucket("one", 6, time.Minute, 0), bucket("two", 4, time.Minute, 0), h.other("log", 5, time.Minute)}
 	const callers, calls = 4, 6
 	var order atomic.Int64
 	var mu sync.Mutex

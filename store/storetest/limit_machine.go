@@ -136,9 +136,19 @@ type takenPair struct {
 	returned bool
 }
 
-// machineRules are two buckets with changing numbers and a log. The log's
+// machineRules are the rules of which the store keeps the algorithm.
+func machineRules(h Harness) (list [][]ratelimit.Rule) {
+	for _, versions := range allMachineRules {
+		if kept := h.kept(versions...); len(kept) > 0 {
+			list = append(list, kept)
+		}
+	}
+	return list
+}
+
+// allMachineRules are two buckets with changing numbers and a log. The log's
 // window stays: a longer one may find entries that a store was free to forget.
-var machineRules = [][]ratelimit.Rule{
+var allMachineRules = [][]ratelimit.Rule{
 	{bucket("one", 3, time.Second, 5), bucket("one", 7, 10*time.Second, 4), bucket("one", 1_000_003, time.Second, 8)},
 	{bucket("two", 2, time.Microsecond*3, 6)},
 	{bucket("three", 1, time.Minute, 3)},
@@ -151,7 +161,7 @@ func (m *limitMachine) takeStep(*rapid.T) {
 	rules := map[string]ratelimit.Rule{} // one rule has one set of numbers within a call
 	twice := false
 	for range n {
-		versions := rapid.SampledFrom(machineRules).Draw(m.rt, "rule")
+		versions := rapid.SampledFrom(machineRules(m.h)).Draw(m.rt, "rule")
 		r := rapid.SampledFrom(versions).Draw(m.rt, "numbers")
 		if old, there := rules[r.Name]; there {
 			r = old
@@ -271,7 +281,7 @@ func (m *limitMachine) back(*rapid.T) {
 func (m *limitMachine) compare(what string) {
 	m.Helper()
 	now := m.clock.Now()
-	for _, versions := range machineRules {
+	for _, versions := range machineRules(m.h) {
 		for _, subject := range []string{"x", "y"} {
 			n := bucketName{versions[0].Name, subject}
 			r, there := m.lastRule[n]

@@ -14,7 +14,7 @@ import (
 var limitPropertyCases = []Case{
 	limitCase("PropertyConcurrentTakesKeepTheBound", nil, func(e *limitEnv) {
 		for round := range e.h.times(3) {
-			for _, r := range []ratelimit.Rule{bucket("b", 37, time.Minute, 0), windowLog("l", 37, time.Minute)} {
+			for _, r := range e.h.kept(bucket("b", 37, time.Minute, 0), windowLog("l", 37, time.Minute)) {
 				subject := fmt.Sprint(round)
 				if got := e.admitted(50, 2, func(int) []ratelimit.Charge { return []ratelimit.Charge{charge(r, subject, 1)} }); got != 37 {
 					e.Fatalf("of 100 concurrent charges to %s %d passed, want 37", showRule(r), got)
@@ -25,7 +25,7 @@ var limitPropertyCases = []Case{
 	}),
 	limitCase("PropertyConcurrentTakesAreAllOrNone", nil, func(e *limitEnv) {
 		// Each caller has a rule of its own and shares one with all.
-		shared, log := bucket("shared", 40, time.Hour, 0), windowLog("log", 30, time.Hour)
+		shared, log := bucket("shared", 40, time.Hour, 0), e.h.other("log", 30, time.Hour)
 		own := bucket("own", 100, time.Hour, 0)
 		got := e.admitted(20, 5, func(i int) []ratelimit.Charge {
 			c := []ratelimit.Charge{charge(own, fmt.Sprint(i), 1), charge(shared, "all", 1), charge(log, "all", 1)}
@@ -48,7 +48,7 @@ var limitPropertyCases = []Case{
 		}
 	}),
 	limitCase("PropertyReturnsAndTakesKeepTheBound", nil, func(e *limitEnv) {
-		for _, r := range []ratelimit.Rule{bucket("b", 10, 1000*time.Hour, 0), windowLog("l", 10, 1000*time.Hour)} {
+		for _, r := range e.h.kept(bucket("b", 10, 1000*time.Hour, 0), windowLog("l", 10, 1000*time.Hour)) {
 			var held, most atomic.Int64
 			for _, err := range together(16, func(int) error {
 				for range e.h.times(20) {
@@ -121,7 +121,7 @@ func (e *limitEnv) admitted(n, each int, charges func(i int) []ratelimit.Charge)
 func (e *limitEnv) intervals(rnd *rand.Rand, seed uint64) {
 	e.Helper()
 	r := bucket("r", 1+rnd.Int64N(20), time.Duration(1+rnd.IntN(3000))*time.Millisecond, 1+rnd.Int64N(30))
-	if rnd.IntN(2) == 0 {
+	if rnd.IntN(2) == 0 && !e.h.Caps.BucketsOnly {
 		r = windowLog("r", 1+rnd.Int64N(20), time.Duration(1+rnd.IntN(3000))*time.Millisecond)
 	}
 	type admission struct {
