@@ -92,10 +92,13 @@ func ready(ctx context.Context, u config.StoreURL, log *slog.Logger) error {
 	case err != nil:
 		return fmt.Errorf("%s: %w", u, err)
 	case have == 0:
-		_, to, err := pgstore.Migrate(ctx, c, "")
+		from, to, err := pgstore.Migrate(ctx, c, "")
 		if err != nil {
 			return fmt.Errorf("%s: there are no tables of Escapement yet, and they cannot be made: %w\n"+
 				"    write: escapement migrate --store %s, as a user who may create tables", u, err, u)
+		}
+		if from == to { // another program was faster
+			return nil
 		}
 		log.Info("made the tables of Escapement", slog.String("store", u.String()), slog.Int("version", to))
 	case have < newest:
