@@ -34,10 +34,11 @@ type Program struct {
 
 // flags are the commands and their flags.
 type flags struct {
-	Serve        serveFlags `cmd:"" help:"Stand in front of an HTTP API."`
-	Check        checkFlags `cmd:"" help:"Check a configuration: every fault with its place, what was expected, and what to write."`
-	DemoUpstream demoFlags  `cmd:"" help:"Serve the demo's orders API alone, for trials and tests."`
-	Version      struct{}   `cmd:"" help:"Print the version."`
+	Serve        serveFlags   `cmd:"" help:"Stand in front of an HTTP API."`
+	Check        checkFlags   `cmd:"" help:"Check a configuration: every fault with its place, what was expected, and what to write."`
+	Migrate      migrateFlags `cmd:"" help:"Create or upgrade the schema of a PostgreSQL, or print it."`
+	DemoUpstream demoFlags    `cmd:"" help:"Serve the demo's orders API alone, for trials and tests."`
+	Version      struct{}     `cmd:"" help:"Print the version."`
 }
 
 type serveFlags struct {
@@ -46,8 +47,8 @@ type serveFlags struct {
 	Listen      string `placeholder:"ADDR" help:"Where clients connect (:8080)." env:"ESCAPEMENT_LISTEN"`
 	Admin       string `placeholder:"ADDR" help:"Where operators connect (127.0.0.1:8081)." env:"ESCAPEMENT_ADMIN"`
 	Tenant      string `placeholder:"SOURCE" help:"Who is calling: header:NAME, hash:NAME, cookie:NAME, const:NAME." env:"ESCAPEMENT_TENANT"`
-	Store       string `placeholder:"URL" help:"Where records are kept: sqlite:PATH (sqlite:./escapement.db), redis://HOST:PORT, redis+sentinel://…, redis+cluster://…, memory:." env:"ESCAPEMENT_STORE"`
-	Limiter     string `placeholder:"URL" help:"Where limits are kept: memory:, redis://HOST:PORT. Default: the store where that is Redis, else memory:." env:"ESCAPEMENT_LIMITER"`
+	Store       string `placeholder:"URL" help:"Where records are kept: sqlite:PATH (sqlite:./escapement.db), postgres://HOST/DB, redis://HOST:PORT, redis+sentinel://…, redis+cluster://…, memory:." env:"ESCAPEMENT_STORE"`
+	Limiter     string `placeholder:"URL" help:"Where limits are kept: memory:, redis://HOST:PORT, postgres://HOST/DB. Default: the store where that is Redis, else memory:." env:"ESCAPEMENT_LIMITER"`
 	Demo        bool   `help:"Bring a small orders API as the upstream, and a configuration for it."`
 	PrintConfig bool   `help:"Print the configuration that would be in force, and stop."`
 }
@@ -132,6 +133,8 @@ func (p *Program) Run(ctx context.Context) int {
 		err = p.serve(ctx)
 	case "check":
 		err = p.check()
+	case "migrate":
+		err = p.migrate(ctx)
 	case "demo-upstream":
 		err = p.demoUpstream(ctx)
 	case "version":

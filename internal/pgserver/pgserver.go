@@ -30,6 +30,7 @@ type Server struct {
 	dir     string
 	port    int
 	durable bool
+	standby bool // it follows another one
 	cred    *syscall.Credential
 	owner   string
 
@@ -125,7 +126,11 @@ func (s *Server) launch() error {
 		return err
 	}
 	onOff := map[bool]string{true: "on", false: "off"}[s.durable]
-	p, err := start(s.dir, s.cred, "database system is ready to accept connections",
+	ready := "database system is ready to accept connections"
+	if s.standby {
+		ready = "database system is ready to accept read-only connections"
+	}
+	p, err := start(s.dir, s.cred, ready,
 		filepath.Join(bin, "postgres"), "-D", s.data(), "-k", s.dir, "-p", strconv.Itoa(s.port),
 		"-c", "listen_addresses=127.0.0.1", "-c", "fsync="+onOff, "-c", "max_connections=400",
 		"-c", "shared_buffers=256MB", "-c", "max_wal_size=4GB", "-c", "deadlock_timeout=500ms")
@@ -146,16 +151,29 @@ func (s *Server) URL() string {
 	return fmt.Sprintf("host=%s port=%d user=postgres dbname=postgres sslmode=disable", s.dir, s.port)
 }
 
+// Address is the server's host and port.
+func (s *Server) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
 // Restart stops the server at once, as a crash of it would, and starts it
 // again on the same data.
 func (s *Server) Restart() error {
-	s.mu.Lock()
-	p := s.cmd
-	s.mu.Unlock()
-	if err := p.stop(syscall.SIGQUIT); err != nil {
+	if err := s.Crash(); err != nil {
 		return err
 	}
 	return s.launch()
+}
+
+// Crash stops the server at once: nothing is finished, nothing written. Revive
+// starts it again on the same data.
+func (s *Server) Crash() error { return s.process().stop(syscall.SIGQUIT) }
+
+// Revive starts a server that Crash has stopped.
+func (s *Server) Revive() error { return s.launch() }
+
+func (s *Server) process() *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cmd
 }
 
 // Stop stops the server and removes its directory.
@@ -208,6 +226,9 @@ max_client_conn = 500
 	b.p, err = start(s.dir, s.cred, "process up", exe, file)
 	return b, err
 }
+
+// Address is the pooler's host and port.
+func (b *Pooler) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(b.port)) }
 
 // URL names the server's database through the pooler.
 func (b *Pooler) URL() string {

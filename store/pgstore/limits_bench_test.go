@@ -45,7 +45,7 @@ func BenchmarkLimits(b *testing.B) {
 			for _, durable := range []bool{false, true} {
 				b.Run(fmt.Sprintf("ours/durable=%t/%s", durable, name), func(b *testing.B) {
 					l := openStore(b, server.URL(), Options{Schema: migrated(b, server)}).Limits(LimitsOptions{Durable: durable})
-					repeat(b, callers, func() error {
+					rate(b, callers, func() error {
 						d, err := l.Take(context.Background(), []ratelimit.Charge{{Rule: rule, Subject: subject(), Cost: 1}})
 						if err == nil && !d.Allowed && kind.quota > 1 {
 							err = fmt.Errorf("a decision is %+v", d)
@@ -85,7 +85,7 @@ func benchPlainLimit(b *testing.B, server *pgserver.Server, callers int, durable
 	for _, c := range all {
 		c.Release()
 	}
-	repeat(b, callers, func() error {
+	rate(b, callers, func() error {
 		var tag pgconn.CommandTag
 		tag, err := pool.Exec(ctx, text, "r:"+subject(), float64(rule.Quota), float64(rule.Quota)/rule.Window.Seconds())
 		if err == nil && tag.RowsAffected() != 1 && rule.Quota > 1 {
@@ -93,4 +93,14 @@ func benchPlainLimit(b *testing.B, server *pgserver.Server, callers int, durable
 		}
 		return err
 	})
+}
+
+// rate measures b.N operations of so many callers.
+func rate(b *testing.B, callers int, do func() error) {
+	b.Helper()
+	b.ResetTimer()
+	start := time.Now()
+	repeat(b, callers, b.N, do)
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)/time.Since(start).Seconds(), "ops/s")
 }

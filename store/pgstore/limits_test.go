@@ -64,8 +64,8 @@ func remaining(t testing.TB, l *Limits, c ratelimit.Charge) int64 {
 	return takes(t, l, c).Levels[0].Remaining
 }
 
-// one reads one value from the tables of l, of which the text says {s}.
-func one[T any](t testing.TB, l *Limits, text string, args ...any) (v T) {
+// value reads one value from the tables of l, of which the text says {s}.
+func value[T any](t testing.TB, l *Limits, text string, args ...any) (v T) {
 	t.Helper()
 	c := connect(t)
 	if err := c.QueryRow(context.Background(), strings.ReplaceAll(text, "{s}", l.s.o.Schema+"."), args...).Scan(&v); err != nil {
@@ -150,7 +150,7 @@ func TestFault08SlowLimitOutlivesItsDebt(t *testing.T) {
 	if n := sweep(); n != 1 {
 		t.Fatalf("%d full buckets were removed, want 1", n)
 	}
-	if rows := one[int](t, l, "SELECT count(*) FROM {s}escapement_limits"); rows != 0 || remaining(t, l, slow) != 12 {
+	if rows := value[int](t, l, "SELECT count(*) FROM {s}escapement_limits"); rows != 0 || remaining(t, l, slow) != 12 {
 		t.Fatalf("%d rows are left, and %d units", rows, remaining(t, l, slow))
 	}
 }
@@ -192,7 +192,7 @@ func TestRefusalWritesNothing(t *testing.T) {
 	full := perYear("r", 5, "s", 5)
 	takes(t, l, full)
 	state := func() string {
-		return one[string](t, l, "SELECT coalesce(string_agg(concat_ws(' ', ctid, xmin, xmax, id, state, keep_until), ','), '') FROM {s}escapement_limits")
+		return value[string](t, l, "SELECT coalesce(string_agg(concat_ws(' ', ctid, xmin, xmax, id, state, keep_until), ','), '') FROM {s}escapement_limits")
 	}
 	before := state()
 	var wait sync.WaitGroup
@@ -224,12 +224,12 @@ func TestLimitUpdatesStayInTheirPage(t *testing.T) {
 	a, b := perHour("a", 1_000_000, "s", 1), perHour("b", 1_000_000, "s", 1)
 	size := "SELECT pg_relation_size('{s}escapement_limits') + pg_relation_size('{s}escapement_limits_keep')"
 	takes(t, l, a, b)
-	before := one[int64](t, l, size)
+	before := value[int64](t, l, size)
 	for range 500 {
 		takes(t, l, a, b)
 		takes(t, l, a)
 	}
-	if after := one[int64](t, l, size); after > before+2*8192 {
+	if after := value[int64](t, l, size); after > before+2*8192 {
 		t.Fatalf("after 1500 updates of two rows %d bytes became %d", before, after)
 	}
 }
@@ -241,7 +241,7 @@ func TestHotBucketsOfManyStores(t *testing.T) {
 	const quick = " deadlock_timeout=5ms application_name=hot_buckets"
 	a := newLimits(t, nil, LimitsOptions{})
 	deadlocks := "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-	before := one[int64](t, a, deadlocks)
+	before := value[int64](t, a, deadlocks)
 	var nodes []*Limits
 	for i := range 4 {
 		nodes = append(nodes, beside(t, a, quick))
@@ -285,9 +285,9 @@ func TestHotBucketsOfManyStores(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for one[int](t, a, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'hot_buckets'") > 0 {
+	for value[int](t, a, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'hot_buckets'") > 0 {
 	}
-	if after := one[int64](t, a, deadlocks); after != before {
+	if after := value[int64](t, a, deadlocks); after != before {
 		t.Errorf("%d deadlocks (seed %d)", after-before, seed)
 	}
 }
@@ -370,7 +370,7 @@ func TestLimitsOutliveTheServer(t *testing.T) {
 			l := newLimits(t, nil, LimitsOptions{Durable: durable})
 			old, c := perYear("old", 100_000, "s", 7), perYear("r", 100_000, "s", 1)
 			takes(t, l, old)
-			for end := one[string](t, l, "SELECT pg_current_wal_insert_lsn()::text"); !one[bool](t, l, "SELECT pg_current_wal_flush_lsn() >= $1::text::pg_lsn", end); {
+			for end := value[string](t, l, "SELECT pg_current_wal_insert_lsn()::text"); !value[bool](t, l, "SELECT pg_current_wal_flush_lsn() >= $1::text::pg_lsn", end); {
 			}
 			var passed, unknown atomic.Int64
 			var stop atomic.Bool
@@ -414,7 +414,7 @@ func TestDamagedLimit(t *testing.T) {
 	l := newLimits(t, nil, LimitsOptions{})
 	bad, good := perHour("r", 5, "bad", 1), perHour("r", 5, "good", 1)
 	takes(t, l, bad)
-	one[string](t, l, "UPDATE {s}escapement_limits SET state = 'x' RETURNING encode(state, 'escape')")
+	value[string](t, l, "UPDATE {s}escapement_limits SET state = 'x' RETURNING encode(state, 'escape')")
 	if _, err := l.Take(t.Context(), []ratelimit.Charge{good, bad}); err == nil || !strings.Contains(err.Error(), "delete its row") || errors.Is(err, ratelimit.ErrCharge) {
 		t.Fatalf("a damaged row is %v", err)
 	}
@@ -450,7 +450,7 @@ func TestClosedLimits(t *testing.T) {
 func TestBucketsView(t *testing.T) {
 	l := newLimits(t, nil, LimitsOptions{})
 	d := takes(t, l, ratelimit.Charge{Rule: ratelimit.Rule{Name: "r", Quota: 60, Window: time.Minute, Burst: 70}, Subject: "é\xff", Cost: 3})
-	got := one[string](t, l, `SELECT concat_ws(' ', rule, subject, quota, "window", burst, round(extract(epoch FROM full_at) * 1000000), keep_until > full_at) FROM {s}escapement_buckets`)
+	got := value[string](t, l, `SELECT concat_ws(' ', rule, subject, quota, "window", burst, round(extract(epoch FROM full_at) * 1000000), keep_until > full_at) FROM {s}escapement_buckets`)
 	if want := fmt.Sprintf(`r \303\251\377 60 00:01:00 70 %d t`, d.Taken.Receipts[0].Arrival); got != want {
 		t.Errorf("the view says %q, want %q", got, want)
 	}

@@ -9,7 +9,9 @@ import (
 )
 
 // Open opens a store on the database that url names: a postgres:// URL or a
-// keyword string, with pgx's parameters. The caller closes it.
+// keyword string, with pgx's parameters (also of its pool). Several hosts are
+// tried in their order; with target_session_attrs=read-write, until one takes
+// writes. The caller closes it.
 //
 // The tables must be there, in the version that this package knows: see
 // [Migrate].
@@ -20,6 +22,18 @@ func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	c, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: %w", err)
+	}
+	if o.Connections == 0 {
+		// The pool has taken the parameter away, and says only what it made of it.
+		if SaysConnections(url) {
+			o.Connections = c.MaxConns
+		}
+		if err := o.Validate(); err != nil {
+			return nil, fmt.Errorf("%w (pool_max_conns in the URL)", err)
+		}
+	}
+	if c.ConnConfig.RuntimeParams["application_name"] == "" {
+		c.ConnConfig.RuntimeParams["application_name"] = "escapement"
 	}
 	return open(ctx, c, o.withDefaults())
 }
@@ -41,6 +55,11 @@ func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
 func open(ctx context.Context, c *pgxpool.Config, o Options) (*Store, error) {
 	c.MaxConns = o.Connections
 	c.MinConns, c.MinIdleConns = 0, 0
+	if t := c.ConnConfig.ConnectTimeout; t == 0 || t > o.Timeout {
+		// A connection goes on being made when its caller has gone, and has one of
+		// the places: without an end a server that hangs would take them all.
+		c.ConnConfig.ConnectTimeout = o.Timeout
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: %w", err)

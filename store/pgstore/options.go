@@ -22,14 +22,15 @@ type Options struct {
 	// Schema is where the tables are; "" is the connection's search_path.
 	Schema string
 	// Connections is how many connections the store opens at most. They are
-	// its own: it never waits for a pool that handlers use. 0 is
-	// DefaultConnections; at least 3.
+	// its own: it never waits for a pool that handlers use. 0 is what the URL
+	// of Open says (pool_max_conns), else DefaultConnections; at least 3.
 	Connections int32
 	// MaxBatch is how many operations are committed together at most. 0 is
 	// DefaultMaxBatch.
 	MaxBatch int
-	// Timeout is how long one transaction of the store's may take before it is
-	// given up, and its operations fail. 0 is DefaultTimeout; at least 1ms.
+	// Timeout is how long one transaction of the store's, or the making of one
+	// connection, may take before it is given up, and its operations fail. 0 is
+	// DefaultTimeout; at least 1ms.
 	Timeout time.Duration
 	// LockWait is how long an operation that must write tries again while a
 	// transaction of the caller's holds the record. 0 is DefaultLockWait; at

@@ -23,6 +23,26 @@ type Beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
+// SchemaVersion returns the version of the schema that there is (0: none), and
+// the newest one, which this package needs. It changes nothing.
+func SchemaVersion(ctx context.Context, db Querier, schema string) (have, newest int, err error) {
+	list, err := migrationTexts()
+	if err != nil {
+		return 0, 0, err
+	}
+	err = db.QueryRow(ctx, newQueries(schema).schemaVersion).Scan(&have)
+	switch c := code(err); c {
+	case "42P01", "3F000": // there is no such table, or no such schema
+		return 0, len(list), nil
+	}
+	return have, len(list), explain(faulty(err))
+}
+
+// Querier asks for one row: a *pgxpool.Pool, a *pgx.Conn, or a pgx.Tx.
+type Querier interface {
+	QueryRow(ctx context.Context, text string, args ...any) pgx.Row
+}
+
 // Migrate brings the schema to the newest version, in one transaction, and
 // returns the version that it found (0: none) and the one that there is now.
 // An empty schema is the first one of the connection's search_path; a named

@@ -50,12 +50,13 @@ func (s *Store) idle() string { return strconv.FormatInt(s.o.Timeout.Millisecond
 func timeOf(micros int64) time.Time { return time.UnixMicro(micros).UTC() }
 
 // saw looks at an error of the database. Where the way to the server is
-// broken, the other idle connections are too, or may be.
+// broken, the other idle connections are too, or may be; where it has become a
+// standby (25006), another server takes the writes.
 func (s *Store) saw(err error) error {
 	if err == nil || ended(err) {
 		return err
 	}
-	if c := code(err); c == "" || c[:2] == "57" || pgconn.SafeToRetry(err) {
+	if c := code(err); c == "" || c[:2] == "57" || c == "25006" || pgconn.SafeToRetry(err) {
 		s.pool.Reset()
 	}
 	return faulty(err)

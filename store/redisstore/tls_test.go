@@ -70,7 +70,7 @@ func TestTLS(t *testing.T) {
 func TestTLSSentinel(t *testing.T) {
 	certs := redistest.NewCertificates(t)
 	s := redistest.StartTLSSentinel(t, certs, 1)
-	l := startLoad(t, open(t, "rediss+sentinel://"+strings.Join(s.Addrs(), ",")+"/"+redistest.MasterName+"?ca="+certs.CA, nil), 4)
+	l := startLoad(t, open(t, "rediss+sentinel://"+strings.Join(s.Addrs(), ",")+"/"+redistest.MasterName+"?ca="+certs.CA, nil), 4, deadline)
 	l.recovered()
 	from := s.Replicas[0].Log()
 	s.Master.Kill()
@@ -83,7 +83,7 @@ func TestTLSCluster(t *testing.T) {
 	c := redistest.StartTLSCluster(t, certs, 3, 0)
 	s := open(t, "rediss+cluster://"+strings.Join(c.Addrs(), ",")+"?ca="+certs.CA, nil)
 	works(t, s)
-	l := startLoad(t, s, 4)
+	l := startLoad(t, s, 4, patience)
 	l.recovered()
 	if n := l.count(); n > 0 {
 		t.Errorf("%d faults in a Cluster over TLS: %v", n, l.faults)

@@ -11,6 +11,7 @@ import (
 	// change of it.
 	_ "github.com/escapement-dev/escapement/cmd/escapement/internal/demo"
 	_ "github.com/escapement-dev/escapement/cmd/escapement/internal/serve"
+	"github.com/escapement-dev/escapement/internal/pgserver"
 )
 
 // The program, as it is shipped and with its kill points.
@@ -39,7 +40,12 @@ func buildAndRun(m *testing.M) int {
 			return 1
 		}
 	}
-	return m.Run()
+	code := m.Run()
+	if err := pgserver.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
 }
 
 // readSources reads the files that this package cannot import: go test then

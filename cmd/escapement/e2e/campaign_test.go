@@ -65,8 +65,9 @@ func TestT2T3KillCampaign(t *testing.T) {
 	for l := range lanes {
 		dir := t.TempDir()
 		wg.Go(func() {
-			lane := &lane{dir: dir, db: filepath.Join(dir, "escapement.db"), random: rand.New(rand.NewPCG(s, uint64(l))), name: fmt.Sprintf("lane %d", l)}
-			err := lane.campaign(l, n)
+			db := filepath.Join(dir, "escapement.db")
+			lane := &lane{dir: dir, at: options{db: db}, snapshot: func() (map[string]kept, error) { return snapshot(db, dir) }, random: rand.New(rand.NewPCG(s, uint64(l))), name: fmt.Sprintf("lane %d", l)}
+			err := lane.campaign(l, lanes, n)
 			lane.close()
 			seen[l] = lane.seen
 			if err != nil {
@@ -101,23 +102,32 @@ type operation struct {
 	last  reply         // the final answer
 }
 
-// lane is one series of rounds on one file.
+// lane is one series of rounds on one store.
 type lane struct {
 	name    string
-	dir, db string
+	dir     string
+	at      options // of the programs: their store
 	random  *rand.Rand
 	up      *process
 	upURL   string
 	program *program
-	all     []*operation
-	ids     map[string]string // order or payment, by what the answer names
-	history []string
-	seen    map[string]int // what kills have left
+	// other takes its half of the repeats, where the store is shared.
+	shared bool
+	other  *program
+	// snapshot reads the records of a store whose programs are dead.
+	snapshot func() (map[string]kept, error)
+	all      []*operation
+	ids      map[string]string // order or payment, by what the answer names
+	history  []string
+	seen     map[string]int // what kills have left
 }
 
 func (l *lane) close() {
 	if l.program != nil {
 		l.program.kill()
+	}
+	if l.other != nil {
+		l.other.kill()
 	}
 	if l.up != nil {
 		l.up.kill()
@@ -128,14 +138,21 @@ func (l *lane) note(format string, args ...any) {
 	l.history = append(l.history, fmt.Sprintf(format, args...))
 }
 
+// start starts a program on the lane's store, to be killed at a point or not.
+func (l *lane) start(killAt string) (*program, error) {
+	o := l.at
+	o.dir, o.settings, o.killAt = l.dir, patient("300ms"), killAt
+	return run(l.upURL, o)
+}
+
 // campaign runs the rounds of this lane: every one whose number is first plus
-// a multiple of the number of lanes.
-func (l *lane) campaign(first, n int) (err error) {
+// a multiple of step.
+func (l *lane) campaign(first, step, n int) (err error) {
 	l.ids, l.seen = map[string]string{}, map[string]int{}
 	if l.up, l.upURL, err = upstream(l.dir); err != nil {
 		return err
 	}
-	for round := first; round < n; round += lanes {
+	for round := first; round < n; round += step {
 		l.history = nil // of the last round
 		if err := l.round(round); err != nil {
 			return fmt.Errorf("round %d: %w", round, err)
@@ -180,7 +197,7 @@ func (l *lane) round(round int) error {
 	if err := l.crash(point, killAt, ops); err != nil {
 		return err
 	}
-	left, err := snapshot(l.db, l.dir)
+	left, err := l.snapshot()
 	if err != nil {
 		return err
 	}
@@ -194,18 +211,30 @@ func (l *lane) round(round int) error {
 		}
 	}
 
-	if l.program, err = run(l.upURL, options{dir: l.dir, db: l.db, settings: patient("300ms")}); err != nil {
+	if l.program, err = l.start(""); err != nil {
 		return err
 	}
-	if err := l.repeat(ops); err != nil {
+	urls := []string{l.program.url, l.program.url}
+	if l.shared {
+		if l.other, err = l.start(""); err != nil {
+			return err
+		}
+		urls[1] = l.other.url
+	}
+	if err := l.repeat(ops, urls); err != nil {
 		return err
 	}
 	// Another run must not be hidden in what comes after the repeats.
-	l.program.kill()
-	if err := l.program.check(); err != nil {
-		return err
+	for _, p := range []*program{l.program, l.other} {
+		if p == nil {
+			continue
+		}
+		p.kill()
+		if err := p.check(); err != nil {
+			return err
+		}
 	}
-	after, err := snapshot(l.db, l.dir)
+	after, err := l.snapshot()
 	if err != nil {
 		return err
 	}
@@ -220,13 +249,12 @@ func (l *lane) round(round int) error {
 
 // crash sends the operations to a program that is killed at the point.
 func (l *lane) crash(point, killAt string, ops []*operation) error {
-	o := options{dir: l.dir, db: l.db, settings: patient("300ms"), killAt: killAt}
-	if point == inTheUpstream {
-		o.killAt = ""
-	}
 	l.note("killed at %s", killAt)
+	if point == inTheUpstream {
+		killAt = ""
+	}
 	var err error
-	if l.program, err = run(l.upURL, o); err != nil {
+	if l.program, err = l.start(killAt); err != nil {
 		return err
 	}
 	came, err := l.counts()
@@ -266,7 +294,7 @@ func (l *lane) crash(point, killAt string, ops []*operation) error {
 // waited for their Retry-After, are about to take over, or have.
 func (l *lane) crashAgain(ops []*operation, before map[string]kept) (map[string]kept, error) {
 	var err error
-	if l.program, err = run(l.upURL, options{dir: l.dir, db: l.db, settings: patient("300ms")}); err != nil {
+	if l.program, err = l.start(""); err != nil {
 		return nil, err
 	}
 	after := time.Second + time.Duration(l.random.IntN(300))*time.Millisecond
@@ -281,7 +309,7 @@ func (l *lane) crashAgain(ops []*operation, before map[string]kept) (map[string]
 	if err := l.program.check(); err != nil {
 		return nil, err
 	}
-	left, err := snapshot(l.db, l.dir)
+	left, err := l.snapshot()
 	if err != nil {
 		return nil, err
 	}
@@ -309,7 +337,7 @@ func (l *lane) crashAgain(ops []*operation, before map[string]kept) (map[string]
 
 // repeat sends each operation again, twice at once, until both answers are
 // final.
-func (l *lane) repeat(ops []*operation) error {
+func (l *lane) repeat(ops []*operation, urls []string) error {
 	errs := make([]error, 2*len(ops))
 	answers := make([]reply, 2*len(ops))
 	var wg sync.WaitGroup
@@ -317,7 +345,7 @@ func (l *lane) repeat(ops []*operation) error {
 		q := o.request
 		q.fields = map[string]string{"Traceparent": o.fields["Traceparent"]} // without the delay
 		for j := range 2 {
-			wg.Go(func() { answers[2*i+j], errs[2*i+j] = q.final(l.program.url) })
+			wg.Go(func() { answers[2*i+j], errs[2*i+j] = q.final(urls[j]) })
 		}
 	}
 	wg.Wait()
@@ -466,7 +494,7 @@ func (l *lane) effects(before map[string]counts, ops []*operation, after map[str
 // replayAll starts the program once more: every key of all rounds gives its
 // final answer.
 func (l *lane) replayAll() (err error) {
-	if l.program, err = run(l.upURL, options{dir: l.dir, db: l.db, settings: patient("300ms")}); err != nil {
+	if l.program, err = l.start(""); err != nil {
 		return err
 	}
 	before, err := l.counts()

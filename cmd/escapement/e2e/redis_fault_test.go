@@ -11,6 +11,7 @@ import (
 // that a busy machine keeps.
 const policies = `
 redis: {limit_deadline: 300ms, key_deadline: 600ms}
+postgres: {limit_deadline: 300ms, key_deadline: 600ms}
 limits:
   - {name: open, routes: [GET /v1/orders], rate: 1/h, on_unavailable: open}
   - {name: closed, routes: [/v1/payments], rate: 100/h, on_unavailable: closed}
@@ -24,7 +25,7 @@ func TestT7RedisHangs(t *testing.T) {
 	t.Parallel()
 	s, up := startRedis(t), startUpstream(t)
 	p := startOn(t, s, up, options{settings: patient("1s"), more: policies})
-	hung(t, s, up, p, true)
+	hung(t, up, p, true, func() { s.Pause(t) }, func() { s.Resume(t) })
 }
 
 // The same with keys in a file: the limits alone are away, and keys go on.
@@ -32,10 +33,11 @@ func TestT7LimiterInRedisHangs(t *testing.T) {
 	t.Parallel()
 	s, up := startRedis(t), startUpstream(t)
 	p := start(t, up, options{settings: patient("1s"), more: "limiter: " + s.url + policies})
-	hung(t, s, up, p, false)
+	hung(t, up, p, false, func() { s.Pause(t) }, func() { s.Resume(t) })
 }
 
-func hung(t *testing.T, s *redisServer, up string, p *program, keysToo bool) {
+// hung is what must come of a limiter that hangs, with or without the keys.
+func hung(t *testing.T, up string, p *program, keysToo bool, stop, goOn func()) {
 	t.Helper()
 	get := func(path, tenant string) request {
 		return request{method: http.MethodGet, path: path, tenant: tenant}
@@ -51,7 +53,7 @@ func hung(t *testing.T, s *redisServer, up string, p *program, keysToo bool) {
 		t.Errorf("/readyz says %v", r)
 	}
 
-	s.Pause(t)
+	stop()
 	pause(time.Second) // what was refused is forgotten
 	from, answers := time.Now(), 0
 	took := func(q request) reply {
@@ -94,7 +96,7 @@ func hung(t *testing.T, s *redisServer, up string, p *program, keysToo bool) {
 		t.Errorf("/readyz says %v while a limit is closed", r)
 	}
 
-	s.Resume(t)
+	goOn()
 	if !soon(func() bool { return get("/v1/payments", "").send(p.url).status == http.StatusOK }) {
 		t.Error("the limiter does not come back")
 	}

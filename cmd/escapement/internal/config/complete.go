@@ -1,10 +1,12 @@
 package config
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 
 	"github.com/escapement-dev/escapement/httpgate"
+	"github.com/escapement-dev/escapement/ratelimit"
 )
 
 // Overrides are what flags and the environment say. An empty field says
@@ -100,7 +102,27 @@ func (c *Config) Complete() error {
 			}
 		}
 	}
-	return f.err()
+	return append(f, c.limiterFaults()...).err()
+}
+
+// limiterFaults are the limits that the limiter cannot count.
+func (c *Config) limiterFaults() (f Faults) {
+	if !c.LimiterURL().IsPostgres() {
+		return nil
+	}
+	for i, l := range c.Limits {
+		if l.Rule.Algorithm == ratelimit.TokenBucket {
+			continue
+		}
+		field := fmt.Sprintf("limits[%d].algorithm", i)
+		f = append(f, Fault{
+			Place: c.at(field), Field: field,
+			Problem: fmt.Sprintf("the limiter is PostgreSQL, which counts token buckets only, and this is a %s", l.Rule.Algorithm),
+			Want:    "a token_bucket, or the limiter in Redis or in memory",
+			Write:   "algorithm: token_bucket, or limiter: redis://HOST:PORT",
+		})
+	}
+	return f
 }
 
 // at returns where a field was said; see reader.at.

@@ -21,8 +21,9 @@ type Config struct {
 	Admin       Admin
 	Store       StoreURL
 	// Limiter is empty if it was not said; see [Config.LimiterURL].
-	Limiter StoreURL
-	Redis   Redis
+	Limiter  StoreURL
+	Redis    Redis
+	Postgres Postgres
 	// Secret makes keys' hashes. Empty: made once and kept in the store.
 	Secret      string
 	ProblemBase string
@@ -78,6 +79,13 @@ type Redis struct {
 	Spread bool
 }
 
+// Postgres says how a store or a limiter in PostgreSQL is used.
+type Postgres struct {
+	// LimitDeadline bounds a decision about limits, KeyDeadline a call about a
+	// key.
+	LimitDeadline, KeyDeadline time.Duration
+}
+
 // LimiterURL is where limits are kept: by default, with the records where that
 // is Redis, else in memory.
 func (c *Config) LimiterURL() StoreURL {
@@ -114,12 +122,14 @@ type Route struct {
 	// Pattern is of the form of net/http.ServeMux; empty for the default.
 	Pattern string
 	// Key is required, optional or off.
-	Key     string
-	Scope   []string
-	Print   idempotency.PrintOptions
-	TTL     time.Duration
-	Lease   time.Duration
-	Timeout time.Duration
+	Key   string
+	Scope []string
+	Print idempotency.PrintOptions
+	TTL   time.Duration
+	// Remember is how long, after TTL, it is still known that an operation ran.
+	Remember time.Duration
+	Lease    time.Duration
+	Timeout  time.Duration
 	// Quiet is nil if it was not said; see [Route.QuietTime].
 	Quiet     *time.Duration
 	MaxAnswer int64
@@ -163,11 +173,12 @@ type Limit struct {
 // Default returns the configuration of an empty file.
 func Default() *Config {
 	return &Config{
-		Listen: ":8080",
-		Admin:  Admin{Listen: "127.0.0.1:8081"},
-		Store:  StoreURL{Kind: "sqlite", Path: "./escapement.db"},
-		Redis:  Redis{LimitDeadline: 20 * time.Millisecond, KeyDeadline: 100 * time.Millisecond},
-		Log:    Log{Format: "text", Level: "info"},
+		Listen:   ":8080",
+		Admin:    Admin{Listen: "127.0.0.1:8081"},
+		Store:    StoreURL{Kind: "sqlite", Path: "./escapement.db"},
+		Redis:    Redis{LimitDeadline: 20 * time.Millisecond, KeyDeadline: 100 * time.Millisecond},
+		Postgres: Postgres{LimitDeadline: 100 * time.Millisecond, KeyDeadline: time.Second},
+		Log:      Log{Format: "text", Level: "info"},
 		Server: Server{
 			ReadHeader: 10 * time.Second, Idle: 2 * time.Minute,
 			MaxHeader: 64 << 10, MaxRequest: 100 << 20,

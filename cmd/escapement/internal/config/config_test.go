@@ -13,7 +13,7 @@ import (
 )
 
 func env(name string) (string, bool) {
-	v, ok := map[string]string{"PORT": "3000", "TOKEN": "a-token-of-the-admin", "EMPTY": "", "N": "7", "REDIS_PASSWORD": "secret"}[name]
+	v, ok := map[string]string{"PORT": "3000", "TOKEN": "a-token-of-the-admin", "EMPTY": "", "N": "7", "REDIS_PASSWORD": "secret", "PGPASSWORD": "secret"}[name]
 	return v, ok
 }
 
@@ -317,7 +317,7 @@ func TestOverrideAndComplete(t *testing.T) {
 	if c.Upstream.Host != "h" || c.Listen != ":1" || c.Admin.Listen != "127.0.0.1:2" || c.Identity.Tenant[0].String() != "const:me" || c.Store.Kind != "memory" {
 		t.Errorf("got %+v", c)
 	}
-	bad := Overrides{Upstream: "h", Listen: "1", Admin: "x", Tenant: "me", Store: "redis://", Limiter: "postgres://x"}
+	bad := Overrides{Upstream: "h", Listen: "1", Admin: "x", Tenant: "me", Store: "redis://", Limiter: "postgres:x"}
 	err = c.Override(bad)
 	if !errors.As(err, &f) || len(f) != 6 {
 		t.Errorf("want 6 faults, got %v", err)

@@ -48,6 +48,8 @@ func (c *Config) YAML() string {
 	d := c.Redis
 	p.line(0, "redis: {prefix: %s, limit_deadline: %s, key_deadline: %s, allow_eviction: %t, spread: %t}",
 		quote(d.Prefix), FormatDuration(d.LimitDeadline), FormatDuration(d.KeyDeadline), d.AllowEviction, d.Spread)
+	p.line(0, "postgres: {limit_deadline: %s, key_deadline: %s}",
+		FormatDuration(c.Postgres.LimitDeadline), FormatDuration(c.Postgres.KeyDeadline))
 	p.line(0, "replay_drop: %s", list(c.ReplayDrop))
 	p.identity(&c.Identity)
 	p.line(0, "idempotency:")
@@ -125,6 +127,7 @@ func (p *printer) route(depth int, t Route) {
 	p.line(depth, "fingerprint: {ignore: %s, only: %s, headers: %s, query: %t}",
 		list(t.Print.Ignore), list(t.Print.Only), list(t.Print.Headers), !t.Print.NoQuery)
 	p.line(depth, "ttl: %s", FormatDuration(t.TTL))
+	p.line(depth, "remember: %s", FormatDuration(t.Remember))
 	p.line(depth, "lease: %s", FormatDuration(t.Lease))
 	p.line(depth, "timeout: %s", FormatDuration(t.Timeout))
 	p.line(depth, "quiet: %s", FormatDuration(t.QuietTime()))

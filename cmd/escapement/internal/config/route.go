@@ -29,7 +29,7 @@ func (r *reader) route(v value, t *Route, defaults bool) (routes value) {
 		"scope":          func(v value) { r.scope(v, &t.Scope) },
 		"fingerprint":    func(v value) { r.fingerprint(v, &t.Print) },
 		"ttl":            func(v value) { r.duration(v, time.Second, maxTTL, &t.TTL) },
-		"remember":       func(v value) { r.onlyDuration(v, 0) },
+		"remember":       func(v value) { r.duration(v, 0, maxTTL, &t.Remember) },
 		"lease":          func(v value) { r.duration(v, minLease, maxLease, &t.Lease) },
 		"timeout":        func(v value) { r.duration(v, minLease, maxTime, &t.Timeout) },
 		"quiet": func(v value) {

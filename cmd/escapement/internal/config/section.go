@@ -54,6 +54,7 @@ func (r *reader) config(v value, c *Config) {
 		"profiles":    r.empty,
 		"switch":      r.empty,
 		"redis":       func(v value) { r.redis(v, &c.Redis) },
+		"postgres":    func(v value) { r.postgres(v, &c.Postgres) },
 		"webhooks":    r.empty,
 	})
 	// The routes come last: they inherit from everything around them.
@@ -81,6 +82,13 @@ func (r *reader) redis(v value, c *Redis) {
 		"key_deadline":   func(v value) { r.duration(v, time.Millisecond, time.Minute, &c.KeyDeadline) },
 		"allow_eviction": func(v value) { r.truth(v, &c.AllowEviction) },
 		"spread":         func(v value) { r.truth(v, &c.Spread) },
+	})
+}
+
+func (r *reader) postgres(v value, c *Postgres) {
+	r.fields(v, map[string]func(value){
+		"limit_deadline": func(v value) { r.duration(v, time.Millisecond, time.Minute, &c.LimitDeadline) },
+		"key_deadline":   func(v value) { r.duration(v, time.Millisecond, time.Minute, &c.KeyDeadline) },
 	})
 }
 

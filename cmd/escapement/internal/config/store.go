@@ -8,20 +8,27 @@ import (
 )
 
 const (
-	storeWant   = "sqlite:PATH, redis://HOST:PORT or memory:"
-	limiterWant = "redis://HOST:PORT or memory:"
+	storeWant   = "sqlite:PATH, postgres://HOST/DB, redis://HOST:PORT or memory:"
+	limiterWant = "redis://HOST:PORT, postgres://HOST/DB or memory:"
 )
 
 // StoreURL says where records, or limits, are kept. Its zero value says
 // nothing.
 type StoreURL struct {
-	// Kind is memory, sqlite or redis.
+	// Kind is memory, sqlite, redis or postgres.
 	Kind string
 	// Path is the file of sqlite.
 	Path string
-	// Address is the URL of redis, with its password: never print it.
+	// Address is the URL of redis or postgres, with its password: never print
+	// it.
 	Address string
 }
+
+// IsPostgres reports whether it is PostgreSQL.
+func (u StoreURL) IsPostgres() bool { return u.Kind == "postgres" }
+
+// IsShared reports whether several hosts can share it: a server keeps it.
+func (u StoreURL) IsShared() bool { return u.IsRedis() || u.IsPostgres() }
 
 // IsRedis reports whether it is one of the forms of Redis.
 func (u StoreURL) IsRedis() bool { return u.Kind == "redis" }
@@ -32,10 +39,10 @@ func (u StoreURL) IsCluster() bool {
 	return u.IsRedis() && strings.HasSuffix(scheme, "+cluster")
 }
 
-// String returns the URL as it is written, for Redis without users and
-// passwords.
+// String returns the URL as it is written; that of a server without users,
+// passwords and parameters.
 func (u StoreURL) String() string {
-	if !u.IsRedis() {
+	if !u.IsShared() {
 		return u.Kind + ":" + u.Path
 	}
 	scheme, _, rest := u.parts()
@@ -43,8 +50,8 @@ func (u StoreURL) String() string {
 	return scheme + "://" + rest
 }
 
-// parts takes the URL of Redis apart: what is before ://, the user and
-// password before the @, and the rest. ParseURL has accepted it.
+// parts takes the URL of a server apart: what is before ://, the user and
+// password before the @, and the rest. It was accepted.
 func (u StoreURL) parts() (scheme, user, rest string) {
 	scheme, rest, _ = strings.Cut(u.Address, "://")
 	end := strings.IndexAny(rest, "/?")
@@ -60,7 +67,7 @@ func (u StoreURL) parts() (scheme, user, rest string) {
 // hidden is the URL with references to environment variables in the place of
 // its passwords.
 func (u StoreURL) hidden(variable string) string {
-	if !u.IsRedis() {
+	if !u.IsShared() {
 		return u.String()
 	}
 	scheme, user, rest := u.parts()
@@ -74,8 +81,11 @@ func (u StoreURL) hidden(variable string) string {
 	if ok {
 		pairs := strings.Split(query, "&")
 		for i, p := range pairs {
-			if name, _, _ := strings.Cut(p, "="); name == "sentinel_password" {
-				pairs[i] = name + "=${" + variable + "_SENTINEL_PASSWORD}"
+			switch name, _, _ := strings.Cut(p, "="); name {
+			case "sentinel_password", "sslpassword":
+				pairs[i] = name + "=${" + variable + "_" + strings.ToUpper(name) + "}"
+			case "password":
+				pairs[i] = name + "=${" + variable + "_PASSWORD}"
 			}
 		}
 		rest += "?" + strings.Join(pairs, "&")
@@ -109,7 +119,7 @@ func ParseStore(s string) (StoreURL, *Fault) {
 	case isRedis(kind):
 		return parseRedis(s)
 	case isPostgres(kind):
-		return StoreURL{}, &Fault{Problem: kind + ":// " + later, Want: storeWant}
+		return parsePostgres(s)
 	}
 	return StoreURL{}, &Fault{Problem: fmt.Sprintf("%q is not a kind of store", kind), Want: storeWant}
 }
@@ -123,7 +133,7 @@ func ParseLimiter(s string) (StoreURL, *Fault) {
 	case isRedis(kind):
 		return parseRedis(s)
 	case isPostgres(kind):
-		return StoreURL{}, &Fault{Problem: kind + ":// " + later, Want: limiterWant}
+		return parsePostgres(s)
 	case kind == "sqlite":
 		return StoreURL{}, &Fault{Problem: "limits are not kept in SQLite: each request would wait for the disk", Want: limiterWant}
 	case kind == "memory" && rest != "":

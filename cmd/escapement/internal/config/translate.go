@@ -50,7 +50,7 @@ func (r Route) policy() httpgate.KeyPolicy {
 		Print: r.Print,
 		Policy: escapement.Policy{
 			Terms: idempotency.Terms{
-				Lease: r.Lease, Retention: r.TTL, Quiet: r.QuietTime(), OnUnknown: idempotency.Hold,
+				Lease: r.Lease, Retention: r.TTL, Remember: r.Remember, Quiet: r.QuietTime(), OnUnknown: idempotency.Hold,
 			},
 			Timeout: r.Timeout,
 		},

@@ -35,6 +35,11 @@ func (s *Server) Block(w io.Writer) error {
 		fmt.Fprintf(t, "  redis\t%s; deadlines: limits %s, keys %s\n", reportWord(rep),
 			config.FormatDuration(c.Redis.LimitDeadline), config.FormatDuration(c.Redis.KeyDeadline))
 	}
+	for _, rep := range s.stores.servers {
+		fmt.Fprintf(t, "  postgres\t%s; deadlines: limits %s, keys %s\n", serverWord(rep),
+			config.FormatDuration(c.Postgres.LimitDeadline), config.FormatDuration(c.Postgres.KeyDeadline))
+		fmt.Fprintf(t, "  \t%s\n", lossWord(rep))
+	}
 	if c.LimiterURL().IsCluster() && len(c.Limits) > 0 {
 		fmt.Fprintf(t, "  cluster\t%s\n", clusterWord(c))
 	}
@@ -54,6 +59,11 @@ func (s *Server) Block(w io.Writer) error {
 			"  \tAll processes that share a store need one secret\n")
 	}
 	for _, rep := range s.stores.reports {
+		for _, text := range rep.Warnings {
+			fmt.Fprintf(t, "  warning\t%s\n", text)
+		}
+	}
+	for _, rep := range s.stores.servers {
 		for _, text := range rep.Warnings {
 			fmt.Fprintf(t, "  warning\t%s\n", text)
 		}
@@ -112,6 +122,9 @@ func recordsWord(c *config.Config) string {
 	if u.IsRedis() {
 		return u.String() + " shared by all processes that name it" + prefixWord(c)
 	}
+	if u.IsPostgres() {
+		return u.String() + " durable. Shared by all processes that name it"
+	}
 	if u.Kind == "memory" {
 		return u.String() + " private to this process. LOST AT A RESTART: every key and every stored answer; a repeat after it runs again"
 	}
@@ -125,6 +138,8 @@ func limitsWord(c *config.Config) string {
 		return u.String() + " no rules"
 	case u.IsRedis():
 		return u.String() + " shared by all processes that name it" + prefixWord(c)
+	case u.IsPostgres():
+		return u.String() + " shared by all processes that name it"
 	}
 	return u.String() + " private to this process: each process counts alone, and a restart fills every bucket"
 }
@@ -160,8 +175,12 @@ func routeWord(name string, r config.Route) string {
 	if r.Key == "off" {
 		return name + ": off"
 	}
+	kept := config.FormatDuration(r.TTL)
+	if r.Remember > 0 {
+		kept += ", remembered " + config.FormatDuration(r.Remember)
+	}
 	return fmt.Sprintf("%s: %s, by %s, kept %s, unknown: %s, time-out %s",
-		name, r.Key, strings.Join(r.Scope, "+"), config.FormatDuration(r.TTL), r.OnUnknown, config.FormatDuration(r.Timeout))
+		name, r.Key, strings.Join(r.Scope, "+"), kept, r.OnUnknown, config.FormatDuration(r.Timeout))
 }
 
 func limitWord(l config.Limit, u config.StoreURL) string {
@@ -179,10 +198,10 @@ func limitWord(l config.Limit, u config.StoreURL) string {
 		s += fmt.Sprintf(", cost %d", l.Cost)
 	}
 	s = fmt.Sprintf("%s, %s, of %s on %s (%s)", s, by, l.Charge, strings.Join(l.Routes, " "), l.Rule.Algorithm)
-	if !u.IsRedis() {
+	if !u.IsShared() {
 		return s
 	}
-	s += "; Redis away: " + l.OnUnavailable
+	s += map[bool]string{true: "; Redis", false: "; PostgreSQL"}[u.IsRedis()] + " away: " + l.OnUnavailable
 	if l.OnUnavailable == "local" && l.LocalShare == 1 {
 		s += ", the whole limit in each process"
 	} else if l.OnUnavailable == "local" {

@@ -10,15 +10,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sony/gobreaker/v2"
-
 	"github.com/escapement-dev/escapement"
 	"github.com/escapement-dev/escapement/cmd/escapement/internal/config"
 	"github.com/escapement-dev/escapement/httpgate"
 	"github.com/escapement-dev/escapement/idempotency"
 	"github.com/escapement-dev/escapement/ratelimit"
 	"github.com/escapement-dev/escapement/store/guard"
-	"github.com/escapement-dev/escapement/store/memstore"
 	"github.com/escapement-dev/escapement/store/redisstore"
 )
 
@@ -60,7 +57,7 @@ func openRedis(ctx context.Context, c *config.Config, u config.StoreURL, keepsRe
 // openRedis opens what is in Redis; one connection where both are in one.
 func (s *stores) openRedis(ctx context.Context, c *config.Config, log *slog.Logger) error {
 	limiter := c.LimiterURL()
-	var keys *redisRecords
+	var keys *bounded
 	var shared *redisstore.Store
 	if c.Store.IsRedis() {
 		store, rep, err := s.openPatiently(ctx, c, c.Store, log)
@@ -68,7 +65,7 @@ func (s *stores) openRedis(ctx context.Context, c *config.Config, log *slog.Logg
 			return err
 		}
 		s.closers, s.reports, shared = append(s.closers, store.Close), append(s.reports, rep), store
-		keys = &redisRecords{records: store, deadline: c.Redis.KeyDeadline, breaker: newBreaker(log)}
+		keys = &bounded{records: store, deadline: c.Redis.KeyDeadline, breaker: newBreaker(log, redisAway)}
 		s.records = keys
 		if s.confirmed, err = confirmed(c, store, keys); err != nil {
 			return err
@@ -89,53 +86,21 @@ func (s *stores) openRedis(ctx context.Context, c *config.Config, log *slog.Logg
 	if err != nil {
 		return err
 	}
-	local, err := memstore.NewLimits(memstore.LimitsOptions{})
-	if err != nil {
-		return err
-	}
-	policies := fallbacks(c)
-	guarded, err := guard.New(limits, guard.Options{
-		Deadline: c.Redis.LimitDeadline, Local: local,
-		Fallback: func(rule string) guard.Fallback { return policies[rule] },
-		OnState: func(away bool) {
-			if away {
-				log.Warn("the limiter is away: each limit is decided by its on_unavailable")
-			} else {
-				log.Info("the limiter is back")
-			}
-		},
-	})
+	guarded, policies, err := guarded(c, limits, c.Redis.LimitDeadline, log)
 	if err != nil {
 		return err
 	}
 	s.limits = guarded
 	if cached != nil {
-		both := &redisBoth{redisRecords: keys, Guard: guarded, cached: cached, policies: policies}
+		both := &redisBoth{bounded: keys, Guard: guarded, cached: cached, policies: policies}
 		s.records, s.limits = both, both
 	}
 	return nil
 }
 
-// readyRule is the rule by which /readyz looks at the limiter. While that is
-// away it is closed if any limit is.
-const readyRule = "escapement-readyz"
-
-// fallbacks are the policies of the rules.
-func fallbacks(c *config.Config) map[string]guard.Fallback {
-	on := map[string]guard.OnUnavailable{"local": guard.OnLocal, "open": guard.OnOpen, "closed": guard.OnClosed}
-	list := map[string]guard.Fallback{readyRule: {On: guard.OnOpen}}
-	for _, l := range c.Limits {
-		list[l.Rule.Name] = guard.Fallback{On: on[l.OnUnavailable], Share: l.LocalShare}
-		if l.OnUnavailable == "closed" {
-			list[readyRule] = guard.Fallback{On: guard.OnClosed}
-		}
-	}
-	return list
-}
-
 // confirmed are the ways to the records that wait for replicas, by their
 // number.
-func confirmed(c *config.Config, s *redisstore.Store, keys *redisRecords) (map[int64]idempotency.Store, error) {
+func confirmed(c *config.Config, s *redisstore.Store, keys *bounded) (map[int64]idempotency.Store, error) {
 	list := map[int64]idempotency.Store{}
 	for _, t := range append([]config.Route{c.Default}, c.Routes...) {
 		if t.Confirm == 0 || list[t.Confirm] != nil {
@@ -145,79 +110,13 @@ func confirmed(c *config.Config, s *redisstore.Store, keys *redisRecords) (map[i
 		if err != nil {
 			return nil, err
 		}
-		list[t.Confirm] = &redisRecords{records: way, deadline: keys.deadline, breaker: keys.breaker}
+		list[t.Confirm] = &bounded{records: way, deadline: keys.deadline, breaker: keys.breaker}
 	}
 	return list, nil
 }
 
-// breaker spares callers the waiting while Redis is away: after some failures
-// in a row a key is refused at once, but for one call now and then that tries.
-type breaker = gobreaker.TwoStepCircuitBreaker[struct{}]
-
-func newBreaker(log *slog.Logger) *breaker {
-	return gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		Timeout: guard.DefaultPause, MaxRequests: 1,
-		ReadyToTrip:  func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= guard.DefaultTrip },
-		IsSuccessful: func(err error) bool { return !errors.Is(err, redisstore.ErrUnavailable) },
-		IsExcluded:   func(err error) bool { return errors.Is(err, context.Canceled) }, // a caller that gave up
-		OnStateChange: func(_ string, from, to gobreaker.State) {
-			if from == gobreaker.StateClosed {
-				log.Warn("the store of records is away: keyed requests are refused at once, but for one now and then that tries")
-			} else if to == gobreaker.StateClosed {
-				log.Info("the store of records is back")
-			}
-		},
-	})
-}
-
-// bodyRate is how fast a body goes to Redis at least, per byte: 10 MB/s.
-const bodyRate = 100 * time.Nanosecond
-
-// redisRecords are records in Redis whose calls have a deadline.
-type redisRecords struct {
-	records
-	deadline time.Duration
-	breaker  *breaker
-}
-
-// ask makes a call that a client waits for and that nothing depends on yet.
-func (r *redisRecords) ask(ctx context.Context, call func(context.Context) error) error {
-	done, err := r.breaker.Allow()
-	if err != nil {
-		return fmt.Errorf("%w: it has failed several times in a row (%w)", idempotency.ErrNotSent, err)
-	}
-	mine, cancel := context.WithTimeout(ctx, r.deadline)
-	defer cancel()
-	err = call(mine)
-	done(err)
-	return err
-}
-
-// Reserve implements idempotency.Store.
-func (r *redisRecords) Reserve(ctx context.Context, c idempotency.Claim) (a idempotency.Answer, err error) {
-	err = r.ask(ctx, func(ctx context.Context) error { a, err = r.records.Reserve(ctx, c); return err })
-	return a, err
-}
-
-// Lookup implements idempotency.Store.
-func (r *redisRecords) Lookup(ctx context.Context, k idempotency.Key) (rec idempotency.Record, err error) {
-	err = r.ask(ctx, func(ctx context.Context) error { rec, err = r.records.Lookup(ctx, k); return err })
-	return rec, err
-}
-
-// Extend implements idempotency.Store.
-func (r *redisRecords) Extend(ctx context.Context, res idempotency.Reservation, lease time.Duration) (time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.deadline)
-	defer cancel()
-	return r.records.Extend(ctx, res, lease)
-}
-
-// End implements idempotency.Store.
-func (r *redisRecords) End(ctx context.Context, res idempotency.Reservation, e idempotency.Ending) error {
-	ctx, cancel := context.WithTimeout(ctx, r.deadline+time.Duration(len(e.Result.Payload))*bodyRate)
-	defer cancel()
-	return r.records.End(ctx, res, e)
-}
+// redisAway reports whether an error of a call says that Redis is out of reach.
+func redisAway(err error) bool { return errors.Is(err, redisstore.ErrUnavailable) }
 
 // unconfirmed counts the writes that too few replicas had in time, by what they
 // were.
@@ -243,7 +142,7 @@ func (u *unconfirmed) LogValue() slog.Value {
 
 // redisBoth keeps records and limits in one Redis.
 type redisBoth struct {
-	*redisRecords
+	*bounded
 	*guard.Guard
 	cached   *redisstore.Cached
 	policies map[string]guard.Fallback

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"syscall"
 	"time"
 
@@ -211,9 +212,14 @@ func (s *Server) Run(ctx context.Context) error {
 	worker := make(chan struct{})
 	go func() {
 		defer close(worker)
+		var sweeper sync.WaitGroup
+		if s.stores.sweep != nil {
+			sweeper.Go(func() { s.stores.sweep(background) })
+		}
 		if err := s.gate.Run(background); err != nil {
 			broken <- err
 		}
+		sweeper.Wait()
 	}()
 	serving := make(chan struct{}, 2)
 	start := func(serve func() error) {

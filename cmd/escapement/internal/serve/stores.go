@@ -12,6 +12,7 @@ import (
 	"github.com/escapement-dev/escapement/idempotency"
 	"github.com/escapement-dev/escapement/ratelimit"
 	"github.com/escapement-dev/escapement/store/memstore"
+	"github.com/escapement-dev/escapement/store/pgstore"
 	"github.com/escapement-dev/escapement/store/redisstore"
 	"github.com/escapement-dev/escapement/store/sqlitestore"
 )
@@ -36,6 +37,10 @@ type stores struct {
 	reports     []*redisstore.Report
 	notes       []string // warnings of the start
 	closers     []func() error
+	servers     []*pgstore.Report
+	// sweep, if set, removes what the limits no longer need, until its context
+	// ends.
+	sweep func(context.Context)
 }
 
 const openTimeout = 30 * time.Second
@@ -53,13 +58,16 @@ func openStores(ctx context.Context, c *config.Config, log *slog.Logger) (s *sto
 	if err := s.openRedis(ctx, c, log); err != nil {
 		return s, err
 	}
+	if err := s.openPostgres(ctx, c, log); err != nil {
+		return s, err
+	}
 	if s.limits == nil {
 		if s.limits, err = memstore.NewLimits(memstore.LimitsOptions{}); err != nil {
 			return s, err
 		}
 	}
 	switch c.Store.Kind {
-	case "redis":
+	case "redis", "postgres":
 	case "memory":
 		if s.records, err = memstore.NewRecords(memstore.RecordsOptions{}); err != nil {
 			return s, err
