@@ -51,11 +51,13 @@ func TestFaultySteps(t *testing.T) {
 				_, err := a.Step(ctx, "pay", p.call, escapement.StepOptions{KeysFor: -1})
 				return err
 			}},
-			"a status without a quiet time": {says: "quiet", edit: func(q *escapement.Request) { q.Policy.Terms.Quiet-- },
+			"a status without a quiet time": {
+				says: "quiet", edit: func(q *escapement.Request) { q.Policy.Terms.Quiet-- },
 				step: func(ctx context.Context, a *escapement.Run) error {
 					_, err := a.Step(ctx, "pay", p.call, escapement.StepOptions{Status: p.status})
 					return err
-				}},
+				},
+			},
 			"another context": {says: "no key", step: func(context.Context, *escapement.Run) error {
 				_, err := escapement.Step(context.Background(), "pay", p.call, p.options())
 				return err
