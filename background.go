@@ -21,7 +21,7 @@ const (
 // what it could not be told before (withdrawn claims, endings, late results,
 // the fates of transactions), with pauses that grow from 50 ms to 5 s, keeping
 // the leases of what is known and waits; and it sweeps the store, every
-// Options.SweepEvery, where that is a Keeper. It returns nil when ctx has ended
+// Options.SweepEvery, where that is a Keeper, and counts the abandoned there. It returns nil when ctx has ended
 // and its last calls have returned; what is left stays queued.
 //
 // A program runs it once per Gate, for as long as it serves. A second Run at

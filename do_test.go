@@ -146,8 +146,8 @@ func TestFaultyRequests(t *testing.T) {
 }
 
 func TestFaultyOptions(t *testing.T) {
-	_, err := escapement.New(escapement.Options{MaxRunning: -1, RecordsDeadline: -1, LimitsDeadline: -1, SweepEvery: -1})
-	for _, name := range []string{"MaxRunning", "RecordsDeadline", "LimitsDeadline", "SweepEvery"} {
+	_, err := escapement.New(escapement.Options{MaxRunning: -1, RecordsDeadline: -1, LimitsDeadline: -1, SweepEvery: -1, AbandonedAfter: -1})
+	for _, name := range []string{"MaxRunning", "RecordsDeadline", "LimitsDeadline", "SweepEvery", "AbandonedAfter"} {
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%v does not name %s", err, name)
 		}

@@ -38,12 +38,17 @@ type Options struct {
 	LimitsDeadline time.Duration
 	// SweepEvery is the pause between two sweeps of Run. 0: 10 s.
 	SweepEvery time.Duration
+	// AbandonedAfter is how long an outcome must have been unknown until Run
+	// counts its record as abandoned, tells the Observer and logs it. 0: 5 min.
+	AbandonedAfter time.Duration
 }
 
 // Gate admits or answers requests. It is safe for concurrent use.
 type Gate struct {
 	o      Options
 	keeper idempotency.Keeper // nil if Records is none
+	// abandoned is the sweeper's.
+	abandoned abandoned
 	// admitter is Records and Limits in one, or nil.
 	admitter Admitter
 	slots    slots
@@ -69,6 +74,7 @@ func New(o Options) (*Gate, error) {
 		{"RecordsDeadline", &o.RecordsDeadline, 5 * time.Second},
 		{"LimitsDeadline", &o.LimitsDeadline, time.Second},
 		{"SweepEvery", &o.SweepEvery, 10 * time.Second},
+		{"AbandonedAfter", &o.AbandonedAfter, 5 * time.Minute},
 	} {
 		switch {
 		case *d.v < 0:

@@ -47,6 +47,9 @@ const (
 	StepAsked
 	// StepCalled: a step's call returned (Step, Err, Took).
 	StepCalled
+	// AbandonedCounted: the records whose outcome has been unknown for
+	// Options.AbandonedAfter were counted, about once a minute (Count, Oldest).
+	AbandonedCounted
 )
 
 // String returns the kind in lower case.
@@ -54,7 +57,7 @@ func (k EventKind) String() string {
 	names := [...]string{
 		"invalid", "decided", "limits_asked", "claimed", "lease_renewed", "lease_lost",
 		"operation_ended", "ending_recorded", "claim_voided", "records_swept", "charges_returned",
-		"step_saved", "step_asked", "step_called",
+		"step_saved", "step_asked", "step_called", "abandoned_counted",
 	}
 	if int(k) < len(names) {
 		return names[k]
@@ -90,7 +93,8 @@ type Event struct {
 	TimedOut      bool
 	Panicked      bool
 	Count         int
-	Step          string // the step's name
+	Oldest        time.Duration // since the oldest of them last changed
+	Step          string        // the step's name
 	StepDone      bool
 	StepStatus    StepStatus
 }

@@ -13,7 +13,7 @@ const (
 	sweepRest  = 3
 )
 
-// sweep cleans the record store until ctx ends.
+// sweep cleans the record store, and counts what is abandoned, until ctx ends.
 func (g *Gate) sweep(ctx context.Context) {
 	tick := time.NewTicker(g.o.SweepEvery)
 	defer tick.Stop()
@@ -23,6 +23,7 @@ func (g *Gate) sweep(ctx context.Context) {
 			return
 		case <-tick.C:
 			g.sweepAll(ctx)
+			g.countAbandoned(ctx)
 		}
 	}
 }
