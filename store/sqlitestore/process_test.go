@@ -33,8 +33,9 @@ func TestKill(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := bufio.NewScanner(out)
-		// The kill comes after so many lines, whatever the writer does then.
-		for n := 1 + rnd.IntN(300); n > 0 && lines.Scan(); n-- {
+		// The kill comes after so many lines, whatever the writer does then. The
+		// first says that the child is ready, the second that a pair was ended.
+		for n := 2 + rnd.IntN(300); n > 0 && lines.Scan(); n-- {
 			ended = appendPair(ended, lines.Text())
 		}
 		if err := c.Process.Kill(); err != nil {
