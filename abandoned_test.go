@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ import (
 func TestAbandonedAreCounted(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const many = 10_500 // the sweeper looks at 10 pages of 1000 at a time
-		var log bytes.Buffer
+		var log journal
 		r := newRig(t, escapement.Options{})
 		g := r.another(escapement.Options{
 			Records: r.store, SweepEvery: 10 * time.Second, AbandonedAfter: 5 * time.Minute,
@@ -116,4 +117,22 @@ func (l *listing) List(ctx context.Context, f idempotency.Filter) (idempotency.P
 		return idempotency.Page{}, errAway
 	}
 	return l.Records.List(ctx, f)
+}
+
+// journal is a log that is written and read at once.
+type journal struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.all.Write(b)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.all.String()
 }
