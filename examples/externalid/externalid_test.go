@@ -2,7 +2,9 @@ package externalid
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -60,18 +62,20 @@ func newService(t *testing.T) *service {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	gate, err := escapement.New(escapement.Options{Records: store})
+	gate, err := escapement.New(escapement.Options{Records: store, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	hasher, err := idempotency.NewHasher([]byte("the secret of a test"))
+	secret := make([]byte, 32) // the database outlives the test
+	rand.Read(secret)
+	hasher, err := idempotency.NewHasher(secret)
 	if err != nil {
 		t.Fatal(err)
 	}
 	policy := escapement.DefaultPolicy()
 	policy.Terms.OnUnknown, policy.Terms.Quiet = idempotency.Retry, 0
 	mw, err := httpgate.New(httpgate.Config{
-		Gate: gate, Hasher: hasher,
+		Gate: gate, Hasher: hasher, Logger: slog.New(slog.DiscardHandler),
 		Identity: httpgate.Identity{Tenant: httpgate.MustSources("header:X-Customer")},
 		Keys:     httpgate.KeyPolicy{Policy: policy},
 	})
