@@ -218,6 +218,10 @@ func (a *Run) judge(out outcome) idempotency.Ending {
 		a.g.log(a.ctx, slog.LevelError, a.req, "an operation returned an invalid ending, which counts as unknown", slog.Any("err", err))
 		return a.inTransaction(idempotency.UnknownEnding())
 	}
+	if e := out.ending; e.Kind == idempotency.EndedDone && e.Result.Class == idempotency.FailedRetryable && a.stepOpen() {
+		a.g.log(a.ctx, slog.LevelWarn, a.req, "a retryable result counts as unknown: nobody knows what became of a step")
+		return a.inTransaction(idempotency.UnknownEnding())
+	}
 	return a.inTransaction(out.ending)
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
@@ -118,7 +119,9 @@ func Step(ctx context.Context, name string, call func(ctx context.Context, key s
 // is a result, not an error. An error that wraps ErrNotExecuted says that this
 // call did nothing; then a Step of this name may call again, now or in a later
 // attempt. The step stays started all the same, and therefore the operation
-// cannot be given back: the NotRun of an attempt with a step is unknown (R9).
+// cannot be given back: the NotRun of an attempt with a step is unknown (R9), and
+// so is a retryable result while it is not known what became of a step's call:
+// the next attempt must not begin while that call may still be under way.
 //
 // What was done is saved with a context of its own, and tried a few times. If
 // the store does not take it, the step is returned all the same, and a later
@@ -160,7 +163,7 @@ func (a *Run) Step(ctx context.Context, name string, call func(ctx context.Conte
 	}
 	defer func() { <-s.turn }()
 	if s.saved.Done {
-		return s.saved, nil
+		return s.result(), nil
 	}
 	if s.fate == stepNew {
 		if err := a.startStep(ctx, s); err != nil {
@@ -169,13 +172,55 @@ func (a *Run) Step(ctx context.Context, name string, call func(ctx context.Conte
 	} else if !s.keyKnown(o) {
 		done, err := a.askStep(ctx, s, o)
 		if done || err != nil {
-			return s.saved, err
+			return s.result(), err
 		}
 	}
 	if err := a.callStep(ctx, s, call); err != nil {
 		return idempotency.Step{}, err
 	}
-	return s.saved, nil
+	return s.result(), nil
+}
+
+// result is the step for a caller, who may change its answer.
+func (s *step) result() idempotency.Step {
+	r := s.saved
+	r.Answer = bytes.Clone(r.Answer)
+	return r
+}
+
+// stepOpen reports whether there is a step of which nobody knows what became of
+// its call.
+func (a *Run) stepOpen() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.steps == nil {
+		return false
+	}
+	for _, s := range a.steps.all {
+		if s.open.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// Stepped reports whether the operation has a step that was called, by this
+// attempt or an earlier one: then it has, or may have, had an effect.
+func (a *Run) Stepped() bool {
+	if a == nil || a.g == nil {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.steps == nil {
+		return false
+	}
+	for _, s := range a.steps.all {
+		if s.called.Load() {
+			return true
+		}
+	}
+	return false
 }
 
 // stepFate is what an attempt knows of a step that is not done.
@@ -192,6 +237,11 @@ type step struct {
 	turn  chan struct{} // has room for one
 	saved idempotency.Step
 	fate  stepFate
+	// open is true while nobody knows what became of a call. It is read without
+	// the turn.
+	open atomic.Bool
+	// called is true once a call may have had an effect.
+	called atomic.Bool
 	// born is not later than when it was started, by our clock.
 	born time.Time
 	// over is when the attempt that started it was over, by our clock.
@@ -210,6 +260,8 @@ func foundSteps(rec idempotency.Record, begin time.Time, timeout time.Duration) 
 	for _, st := range rec.Steps {
 		s := newStep(st)
 		s.fate = stepFound
+		s.open.Store(!st.Done)
+		s.called.Store(true)
 		s.born = begin.Add(-max(rec.AsOf.Sub(st.Started), 0))
 		switch {
 		case !rec.Takeover: // a retryable result: its attempt ended at some time within its time-out
@@ -298,6 +350,8 @@ func (a *Run) callStep(ctx context.Context, s *step, call func(ctx context.Conte
 	}
 	was := s.fate
 	s.fate = stepCalled
+	s.open.Store(true)
+	s.called.Store(true)
 	start := a.g.watch()
 	res, err := call(ctx, s.saved.ProviderKey)
 	if a.g.o.Observer != nil {
@@ -306,6 +360,8 @@ func (a *Run) callStep(ctx context.Context, s *step, call func(ctx context.Conte
 	switch {
 	case errors.Is(err, ErrNotExecuted):
 		s.fate = was
+		s.open.Store(was != stepNew)
+		s.called.Store(was != stepNew)
 		return fmt.Errorf("escapement: step %q: %w", s.saved.Name, err)
 	case err != nil:
 		return stepUnknown(s, err)
@@ -363,13 +419,16 @@ func (a *Run) stepDone(s *step, res StepResult) error {
 		}
 	}
 	switch err := a.saveStep(a.ctx, done); {
-	case errors.Is(err, idempotency.ErrFenced), errors.Is(err, idempotency.ErrStep):
+	case errors.Is(err, idempotency.ErrFenced):
 		return err
+	case errors.Is(err, idempotency.ErrStep): // the record says something else of it
+		return stepUnknown(s, err)
 	case err != nil:
 		a.g.log(a.ctx, slog.LevelWarn, a.req, "that a step is done could not be saved",
 			slog.String("step", done.Name), slog.Any("err", err))
 	}
 	s.saved = done
+	s.open.Store(false)
 	return nil
 }
 

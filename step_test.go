@@ -427,16 +427,10 @@ func TestStepThatWasStarted(t *testing.T) {
 // A status is asked only after the quiet time of the attempt that called, also
 // if that attempt's terms had a shorter one, or if it left a retryable result.
 func TestStepIsAskedAfterTheQuietTime(t *testing.T) {
-	for name, c := range map[string]struct {
-		ending idempotency.Ending
-		waits  []time.Duration
-	}{
-		"terms that were shorter": {idempotency.UnknownEnding(), []time.Duration{time.Minute}},
+	for name, settled := range map[string]bool{
+		"terms that were shorter": false,
 		// Its attempt may have called until its time-out, and then the quiet time runs.
-		"a retryable result": {
-			idempotency.Done(idempotency.Result{Class: idempotency.FailedRetryable, Status: 503}),
-			[]time.Duration{61 * time.Second, 58 * time.Second, time.Second},
-		},
+		"a retryable result of an operator's": true,
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -449,25 +443,29 @@ func TestStepIsAskedAfterTheQuietTime(t *testing.T) {
 					if !errors.Is(err, escapement.ErrStepUnknown) {
 						t.Error(err)
 					}
-					return c.ending
+					return idempotency.UnknownEnding()
 				}); err != nil {
 					t.Fatal(err)
 				}
-				req = probing(1)
-				for _, wait := range c.waits {
-					v, err := r.gate.Do(t.Context(), req, func(ctx context.Context, a *escapement.Run) idempotency.Ending {
-						_, err := a.Step(ctx, "pay", p.call, p.options())
-						if !errors.Is(err, escapement.ErrStepUnknown) || !strings.Contains(err.Error(), "quiet time") {
-							t.Error(err)
-						}
-						return c.ending
-					})
-					if err != nil || !v.Recorded || p.asked != 0 {
-						t.Fatalf("%+v, %v, asked %d times", v, err, p.asked)
+				if settled {
+					rec, _ := r.record(req.Key)
+					if err := r.store.Settle(t.Context(), req.Key, rec.Revision, idempotency.Result{Class: idempotency.FailedRetryable, Status: 503}); err != nil {
+						t.Fatal(err)
 					}
-					pass(wait)
 				}
-				v, err := r.gate.Do(t.Context(), req, p.pay)
+				req = probing(1)
+				v, err := r.gate.Do(t.Context(), req, func(ctx context.Context, a *escapement.Run) idempotency.Ending {
+					_, err := a.Step(ctx, "pay", p.call, p.options())
+					if !errors.Is(err, escapement.ErrStepUnknown) || !strings.Contains(err.Error(), "quiet time") {
+						t.Error(err)
+					}
+					return idempotency.UnknownEnding()
+				})
+				if err != nil || !v.Recorded || p.asked != 0 {
+					t.Fatalf("%+v, %v, asked %d times", v, err, p.asked)
+				}
+				pass(time.Minute)
+				v, err = r.gate.Do(t.Context(), req, p.pay)
 				if err != nil || !v.Recorded || v.Ending.Kind != idempotency.EndedDone || p.asked != 1 {
 					t.Errorf("%+v, %v, asked %d times", v, err, p.asked)
 				}
@@ -719,4 +717,84 @@ func TestStepUsesTheStoredKey(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A retryable result says that the next attempt may begin at once. It is not
+// believed while nobody knows what became of a step's call, which may still be
+// under way: the quiet time must come first.
+func TestStepLeftOpenIsNotRetryable(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, escapement.Options{})
+		p := newProvider(false)
+		req := probing(1)
+		temporary := idempotency.Result{Class: idempotency.FailedRetryable, Status: 503}
+		late := func(ctx context.Context, key string) (escapement.StepResult, error) {
+			go func() { // it arrives when the attempt has long given up
+				<-time.After(30 * time.Second)
+				_, _ = p.call(context.Background(), key)
+			}()
+			return escapement.StepResult{}, errAway
+		}
+		attempt := func(call func(context.Context, string) (escapement.StepResult, error)) func(context.Context, *escapement.Run) idempotency.Ending {
+			return func(ctx context.Context, a *escapement.Run) idempotency.Ending {
+				if _, err := a.Step(ctx, "pay", call, p.options()); err == nil {
+					return idempotency.Done(created)
+				}
+				if err := a.EndIn(ctx, r.store, temporary); !errors.Is(err, escapement.ErrStepUnknown) {
+					t.Errorf("EndIn of a retryable result says %v", err)
+				}
+				return idempotency.Done(temporary)
+			}
+		}
+		died := func(context.Context, string) (escapement.StepResult, error) {
+			return escapement.StepResult{}, errAway
+		}
+		for i, call := range []func(context.Context, string) (escapement.StepResult, error){died, late} {
+			v, err := r.gate.Do(t.Context(), req, attempt(call))
+			if err != nil || v.Ending.Kind != idempotency.EndedUnknown {
+				t.Fatalf("attempt %d: %+v, %v", i+1, v, err)
+			}
+			if v, err = r.gate.Do(t.Context(), req, attempt(p.call)); err != nil || v.Outcome != escapement.InProgress {
+				t.Fatalf("in the quiet time after attempt %d: %v, %v", i+1, v.Outcome, err)
+			}
+			pass(time.Minute)
+		}
+		if v, err := r.gate.Do(t.Context(), req, attempt(p.call)); err != nil || v.Ending.Kind != idempotency.EndedDone {
+			t.Errorf("the last attempt: %+v, %v", v, err)
+		}
+		if effects, _ := p.count(); effects != 1 {
+			t.Errorf("%d effects", effects)
+		}
+	})
+}
+
+// Who has called a step may change what it was given.
+func TestStepsAnswerIsTheCallersOwn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := newRig(t, escapement.Options{})
+		p := newProvider(true)
+		_, err := r.gate.Do(t.Context(), probing(1), func(ctx context.Context, a *escapement.Run) idempotency.Ending {
+			if a.Stepped() {
+				t.Error("a step was called before there was one")
+			}
+			for range 3 {
+				s, err := a.Step(ctx, "pay", p.call, p.options())
+				if err != nil || string(s.Answer) != "paid" {
+					t.Fatalf("%+v, %v", s, err)
+				}
+				copy(s.Answer, "xxxx")
+			}
+			if !a.Stepped() {
+				t.Error("a step was called, and is not told")
+			}
+			return idempotency.Done(created)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec, _ := r.record(key(1))
+		if len(rec.Steps) != 1 || string(rec.Steps[0].Answer) != "paid" {
+			t.Errorf("%+v", rec.Steps)
+		}
+	})
 }

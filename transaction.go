@@ -3,6 +3,7 @@ package escapement
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/escapement-dev/escapement/idempotency"
@@ -52,14 +53,18 @@ func (a *Run) FenceIn(ctx context.Context, tx idempotency.Store) error {
 // be called again in another one.
 //
 // The error wraps idempotency.ErrFenced if the attempt owns its key no longer;
-// then roll back. An invalid result is an error that changes nothing, and so is
-// a request without a key.
+// then roll back. An invalid result is an error that changes nothing, and so are
+// a request without a key, and a retryable result while nobody knows what became
+// of a step (ErrStepUnknown).
 func (a *Run) EndIn(ctx context.Context, tx idempotency.Store, res idempotency.Result) error {
 	if a.g == nil {
 		return errUnkeyed
 	}
 	if err := res.Validate(); err != nil {
 		return err
+	}
+	if res.Class == idempotency.FailedRetryable && a.stepOpen() {
+		return fmt.Errorf("escapement: a retryable result cannot be recorded: %w: its call may still be under way", ErrStepUnknown)
 	}
 	a.mu.Lock()
 	a.fenced, a.inTx = true, true

@@ -38,6 +38,9 @@ func (m *Middleware) Handler(f func(w http.ResponseWriter, r *http.Request) erro
 //   - The database has rolled back because of others (SQLSTATE 40001 and 40P01):
 //     503 with Retry-After, a temporary failure that answers repeats for
 //     KeyPolicy.RetryableWindow.
+//   - Either of them where the operation has called a step (escapement.Step):
+//     that may have had an effect, so the first counts as the next line, and the
+//     second says so and stays temporary.
 //   - Anything else: 502, and nobody knows whether there was an effect. So a
 //     refusal that is the operation's answer, such as a 404, is written, and is
 //     no error.
@@ -62,11 +65,16 @@ func (m *Middleware) Failed(w http.ResponseWriter, r *http.Request, err error) {
 		panic(http.ErrAbortHandler)
 	}
 	finding := Unknown
-	switch escapement.EndingOf(err).Kind {
-	case idempotency.EndedNotRun:
+	stepped := escapement.RunFrom(r.Context()).Stepped()
+	switch kind := escapement.EndingOf(err).Kind; {
+	case kind == idempotency.EndedNotRun && !stepped:
 		finding = NotExecuted
-	case idempotency.EndedDone:
+	case kind == idempotency.EndedDone:
 		finding = Retryable
+		if stepped {
+			p.Detail = "A part of it may have been executed, and will not be repeated. Send the request again later."
+			p.More["executed"] = "unknown"
+		}
 		if x != nil {
 			p.RetryAfter = max(x.policy.window, time.Second)
 		}

@@ -212,3 +212,37 @@ func TestStepInAHandler(t *testing.T) {
 		t.Errorf("%+v", rep)
 	}
 }
+
+// An operation that has called a step is not said to have done nothing.
+func TestFailedAfterAStep(t *testing.T) {
+	for name, c := range map[string]struct {
+		err    error
+		status int
+		found  idempotency.Status
+	}{
+		"not executed":          {fmt.Errorf("bank: %w", escapement.ErrNotExecuted), 502, idempotency.StatusUnknown},
+		"serialization failure": {sqlError("40001"), 503, idempotency.StatusFailedRetryable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r *rig
+			r = newRig(t, func(w http.ResponseWriter, req *http.Request) {
+				r.m.Handler(func(w http.ResponseWriter, req *http.Request) error {
+					paid := func(context.Context, string) (escapement.StepResult, error) {
+						return escapement.StepResult{ID: "1"}, nil
+					}
+					if _, err := escapement.Step(req.Context(), "pay", paid, escapement.StepOptions{}); err != nil {
+						t.Error(err)
+					}
+					return c.err
+				}).ServeHTTP(w, req)
+			}, nil)
+			p := r.post("/x", "k", "{}").problem(t, c.status, "operation-failed")
+			if p["executed"] != "unknown" {
+				t.Errorf("%v", p)
+			}
+			if got := r.record().Status(); got != c.found {
+				t.Errorf("the record is %s, want %s", got, c.found)
+			}
+		})
+	}
+}

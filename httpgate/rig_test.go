@@ -41,6 +41,7 @@ func (c *clock) move(d time.Duration) {
 // faulty stands between the Gate and its store of records, like a network.
 type faulty struct {
 	idempotency.Store
+	idempotency.StepStore
 	mu      sync.Mutex
 	reserve error // what Reserve says instead of asking
 	end     error // what End says instead of asking
@@ -145,7 +146,7 @@ func newRig(t testing.TB, h http.HandlerFunc, change func(*Config, *escapement.O
 	if r.memory, err = memstore.NewRecords(memstore.RecordsOptions{Now: r.clock.now}); err != nil {
 		t.Fatal(err)
 	}
-	r.records = &faulty{Store: r.memory}
+	r.records = &faulty{Store: r.memory, StepStore: r.memory}
 	limits, err := memstore.NewLimits(memstore.LimitsOptions{Now: r.clock.now})
 	if err != nil {
 		t.Fatal(err)

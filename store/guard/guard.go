@@ -259,8 +259,9 @@ func share(c ratelimit.Charge, part float64) ratelimit.Charge {
 	if quota := int64(math.Floor(float64(r.Quota) * part)); quota >= 1 {
 		r.Quota = quota
 	} else { // less than one unit per window: one unit per longer window
-		longer := time.Duration(math.Ceil(float64(r.Window.Microseconds())/(part*float64(r.Quota)))) * time.Microsecond
-		r.Quota, r.Window = 1, min(longer, ratelimit.MaxWindow)
+		longer := math.Ceil(float64(r.Window.Microseconds()) / (part * float64(r.Quota)))
+		longer = min(longer, float64(ratelimit.MaxWindow.Microseconds())) // it may be more than a Duration holds
+		r.Quota, r.Window = 1, time.Duration(longer)*time.Microsecond
 	}
 	c.Rule = r
 	return c

@@ -298,3 +298,20 @@ func TestGuardOptions(t *testing.T) {
 		t.Fatalf("the error names not all four faults: %v", err)
 	}
 }
+
+// However small the share, one unit may pass, and no more within the longest
+// window that there is.
+func TestGuardSmallestShares(t *testing.T) {
+	for _, share := range []float64{1e-3, 1e-6, 2.3e-7, 1e-9, 1e-300} {
+		away := &failing{Store: newLimits(t)}
+		away.set(errDown, nil)
+		g := newGuard(t, away, guard.Options{Trip: 1_000_000, Fallback: func(string) guard.Fallback { return guard.Fallback{On: guard.OnLocal, Share: share} }})
+		for i := range 3 {
+			c := ratelimit.Charge{Rule: ratelimit.Rule{Name: "a", Quota: 1, Window: 24 * time.Hour}, Subject: "s", Cost: 1}
+			d, err := g.Take(t.Context(), []ratelimit.Charge{c})
+			if err != nil || d.Allowed != (i == 0) || i > 0 && d.Levels[0].RetryAfter < 365*24*time.Hour {
+				t.Fatalf("share %v, request %d: %+v, %v", share, i, d.Levels, err)
+			}
+		}
+	}
+}
