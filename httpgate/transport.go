@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -38,6 +39,8 @@ func (notSent) Unwrap() error { return escapement.ErrNotExecuted }
 //     closed just now, which looks like an execution without an answer.
 //   - A keyed request asks for an answer without content coding, and none is
 //     asked for that the client did not.
+//   - An answer that begins at once is not cut off because the request's body was
+//     closed after its end.
 //   - Right before sending it makes sure that the attempt still has its key
 //     (see escapement.Run.Hold): before it asks for a connection and, over
 //     HTTP/1, again when it has one, since that may take long.
@@ -97,7 +100,11 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		hide(out.Header, xKeyField)
 	}
 	via := t.reuse
-	if run != nil {
+	if run == nil {
+		if out.Body != nil && out.Body != http.NoBody {
+			out.Body = &endedBody{ReadCloser: out.Body}
+		}
+	} else {
 		out.Header["Accept-Encoding"] = []string{"identity"}
 		if x := exchangeFrom(ctx); x == nil || x.policy.gate.Terms.OnUnknown != idempotency.Retry {
 			via = t.fresh
@@ -117,6 +124,24 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		err = fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	return resp, err
+}
+
+// endedBody remembers that its body has ended. http.Transport reads once more,
+// after all has been sent; the upstream may be answering by then, and an
+// http.Server closes the request's body when the answer begins. That read would
+// fail, and http.Transport would cut the answer off.
+type endedBody struct {
+	io.ReadCloser
+	ended bool
+}
+
+func (b *endedBody) Read(p []byte) (int, error) {
+	if b.ended {
+		return 0, io.EOF
+	}
+	n, err := b.ReadCloser.Read(p)
+	b.ended = err == io.EOF
+	return n, err
 }
 
 // multiplexed reports whether other requests may be using the connection.

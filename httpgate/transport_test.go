@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"net/url"
 	"strings"
@@ -314,6 +315,65 @@ func TestUpstreamErrorOfAnUnkeyedBody(t *testing.T) {
 		r.m.UpstreamError(w, httptest.NewRequest("POST", "/", nil), fmt.Errorf("wrapped: %w", err))
 		if w.Code != want {
 			t.Errorf("%v: %d, want %d", err, w.Code, want)
+		}
+	}
+}
+
+// closedAtItsEnd gives all its bytes and the end at once, and is closed then, as
+// the body of a server's request is when the answer begins.
+type closedAtItsEnd struct{ left string }
+
+func (b *closedAtItsEnd) Read(p []byte) (int, error) {
+	if b.left == "" {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	n := copy(p, b.left)
+	if b.left = b.left[n:]; b.left == "" {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (b *closedAtItsEnd) Close() error { return nil }
+
+// The upstream streams; the body was closed right after its last byte.
+func TestAnswerIsNotCutByTheBodysEnd(t *testing.T) {
+	goOn := make(chan struct{}, 2)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		io.WriteString(w, "one")
+		http.NewResponseController(w).Flush()
+		select {
+		case <-goOn:
+			io.WriteString(w, " two")
+		case <-r.Context().Done():
+		}
+	}))
+	defer srv.Close()
+	tr := NewTransport(nil)
+	defer tr.CloseIdleConnections()
+	for _, length := range []int64{2, -1} {
+		req, err := http.NewRequestWithContext(t.Context(), "POST", srv.URL, &closedAtItsEnd{"{}"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.ContentLength = length
+		wrote := make(chan error, 1)
+		req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
+			WroteRequest: func(i httptrace.WroteRequestInfo) { wrote <- i.Err },
+		}))
+		res, err := tr.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := <-wrote; err != nil {
+			t.Errorf("length %d: the request was not sent whole: %v", length, err)
+		}
+		goOn <- struct{}{}
+		b, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || string(b) != "one two" {
+			t.Errorf("length %d: got %q, %v", length, b, err)
 		}
 	}
 }
