@@ -33,6 +33,7 @@ type member interface{ place() *call }
 type group[T member] struct {
 	limit int // operations per batch
 	width int // batches at a time
+	more  int // operations that make it worth while to run one beside another
 	size  func(T) int
 	run   func([]T) // sets each operation's err
 
@@ -75,7 +76,7 @@ func (g *group[T]) submit(ctx context.Context, o T) error {
 		return c.err
 	}
 	g.queue = append(g.queue, o)
-	if g.running < g.width {
+	if g.running < g.width && len(g.queue)-g.gone >= g.more {
 		g.running++
 		g.idle.Add(1)
 		go g.work()
@@ -139,11 +140,15 @@ func (g *group[T]) work() {
 	}
 }
 
-// take returns the next batch, or nil when there is none; then the goroutine
-// is over.
+// take returns the next batch, or nil when there is none, or too little for
+// one beside others; then the goroutine is over.
 func (g *group[T]) take() []T {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.running > 1 && len(g.queue)-g.gone < g.more && !g.closed {
+		g.running--
+		return nil
+	}
 	if len(g.queue) == 0 || g.closed {
 		for _, o := range g.queue {
 			if c := o.place(); c.state.CompareAndSwap(waiting, taken) {

@@ -70,7 +70,7 @@ func open(ctx context.Context, c *pgxpool.Config, o Options) (*Store, error) {
 		return nil, explain(err)
 	}
 	s := &Store{o: o, pool: pool, q: q}
-	s.short = group[*short]{limit: o.MaxBatch, width: width, size: (*short).size, run: s.runShort}
+	s.short = group[*short]{limit: o.MaxBatch, width: shortWidth, more: shortMore, size: (*short).size, run: s.runShort}
 	s.changes = group[*change]{limit: o.MaxBatch, width: 1, size: (*change).bytes, run: s.runChanges}
 	return s, nil
 }

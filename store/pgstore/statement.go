@@ -300,7 +300,8 @@ func claimText() string {
 		"SELECT u.id,u.tenant,u.prints,u.owner,u.method,u.route,u.trace,u.lease,u.retention,u.remember,u.quiet,u.on_unknown," + firstValues +
 		" FROM u, t WHERE NOT EXISTS (SELECT FROM {s}escapement_records r WHERE r.id = u.id OFFSET 0) ORDER BY u.id ON CONFLICT (id) DO NOTHING RETURNING id) " +
 		"SELECT (SELECT now FROM t),id,NULL::bigint[],'','','','','','',NULL::bytea,NULL::bytea,NULL::bytea,'' FROM i " +
-		"UNION ALL SELECT (SELECT now FROM t)," + result(true, true) + " FROM u JOIN {s}escapement_records r ON " + is("r.id", "u.id")
+		"UNION ALL SELECT (SELECT now FROM t)," + result(true, true) + " FROM u JOIN {s}escapement_records r ON " + is("r.id", "u.id") +
+		" WHERE u.id NOT IN (SELECT id FROM i)" // what was inserted is looked for once less
 }
 
 // claimOneText is for a batch of one, as quick as a plain statement: it only
@@ -326,18 +327,19 @@ const finishSet = " SET state=2,found=0,found_lease=NULL,found_steps=0,class=l.c
 const unchanged = "r.state + 0 = 1 AND r.owner = u.owner AND r.revision = u.revision AND (u.until = 0 OR t.now < u.until)"
 
 // finishText is one statement for the results of records that are known: it
-// ends those that are still as they were, and that nobody has locked.
+// ends those that are still as they were, and that nobody has locked. It finds
+// a record once, by its index, and then by the place where it is. If another
+// transaction has written it meanwhile, that is not where this statement sees
+// it, and nothing is written.
 func finishText() string {
 	return "WITH t AS MATERIALIZED (SELECT " + clock + " AS now)," +
 		"u AS MATERIALIZED (SELECT * FROM " + unnest(2, finishColumns) + ")," +
-		"l AS MATERIALIZED (SELECT u.*,t.now FROM t, u JOIN {s}escapement_records r ON " + is("r.id", "u.id") +
+		"l AS MATERIALIZED (SELECT u.*,t.now,r.ctid AS place FROM t, u JOIN {s}escapement_records r ON " + is("r.id", "u.id") +
 		" WHERE " + unchanged + " FOR NO KEY UPDATE OF r SKIP LOCKED) " +
-		"UPDATE {s}escapement_records r" + finishSet + " FROM l WHERE " + is("r.id", "l.id") + " RETURNING r.id"
+		"UPDATE {s}escapement_records r" + finishSet + " FROM l WHERE r.ctid = l.place RETURNING r.id"
 }
 
-// finishOneText is for a batch of one: it finds the record once, by its index,
-// and then by the place where it is. If another transaction has written it
-// meanwhile, that is not where this statement sees it, and nothing is written.
+// finishOneText is the same for a batch of one, without joins.
 func finishOneText() string {
 	var pairs []string
 	for i, c := range finishColumns {
