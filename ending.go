@@ -154,7 +154,9 @@ func (a *Run) look() settled {
 // committed it, or a late result came first. A key that is gone (an operator
 // forgot it, or it expired) says nothing of what this attempt did: unknown. If
 // the store does not say, somebody else holds the key as far as is known, and
-// the client's next try asks again: in progress.
+// the client's next try asks again: in progress. The same goes for a successor
+// that has lost the key in its turn: the next try takes it over, unless the
+// terms hold it.
 func (a *Run) read(rec idempotency.Record, err error) settled {
 	s := settled{fenced: true, outcome: InProgress, record: rec}
 	switch {
@@ -168,7 +170,7 @@ func (a *Run) read(rec idempotency.Record, err error) settled {
 		s.outcome = Replayed
 	case rec.State == idempotency.Shrunk:
 		s.outcome = Archived
-	case rec.Status() == idempotency.StatusUnknown:
+	case rec.Status() == idempotency.StatusUnknown && rec.Terms.OnUnknown == idempotency.Hold:
 		s.outcome = Unknown
 	}
 	return s

@@ -209,6 +209,34 @@ func TestFault01ZombieChangesNothing(t *testing.T) {
 	}
 }
 
+// A former holder whose successor has lost the key too sends its client back to
+// ask again, since the next try takes the key over. Held keys stay unknown.
+func TestFormerHolderOfAKeyThatIsLostAgain(t *testing.T) {
+	for policy, want := range map[idempotency.OnUnknown]escapement.Outcome{
+		idempotency.Retry: escapement.InProgress, idempotency.Fail: escapement.InProgress, idempotency.Hold: escapement.Unknown,
+	} {
+		t.Run(policy.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				r := newRig(t, escapement.Options{})
+				r.net.set(frozen)
+				req := retrying(1)
+				first := do(r.gate, req, creating(50*time.Second))
+				pass(16 * time.Second)
+				terms := req.Policy.Terms
+				terms.OnUnknown = policy
+				dead := idempotency.Claim{Key: req.Key, Owner: idempotency.NewOwner(), Terms: terms}
+				if a, err := r.store.Reserve(t.Context(), dead); err != nil || a.Outcome != idempotency.Started {
+					t.Fatal(a.Outcome, err)
+				}
+				pass(24 * time.Second)
+				if v := (<-first).v; !v.Ran || !v.Fenced || v.Recorded || v.Outcome != want {
+					t.Errorf("the former holder: %+v", v)
+				}
+			})
+		})
+	}
+}
+
 // Fault 2: an error is not final because it is an error. What may pass stays
 // retryable, and what nobody knows unknown.
 func TestFault02TemporaryIsNotFinal(t *testing.T) {

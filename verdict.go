@@ -67,7 +67,8 @@ type Verdict struct {
 	// record's state is the answer: Outcome is Replayed, Archived, InProgress
 	// or Unknown, and Record the record. If the key is gone (forgotten by an
 	// operator, or expired), Outcome is Unknown; if the store does not say,
-	// InProgress. Both leave only Record.Key.
+	// InProgress. Both leave only Record.Key. InProgress is also the answer if
+	// the successor has lost the key too, and the next try takes it over.
 	Fenced bool
 	// TimedOut is true if the function had not returned when Policy.Timeout
 	// was over, or when Shutdown stopped waiting for it. It may still be

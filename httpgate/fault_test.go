@@ -304,6 +304,57 @@ func TestFenced(t *testing.T) {
 	}
 }
 
+// An attempt that lost its key to one that still runs does not say that it has
+// executed nothing.
+func TestFencedWhileTheSuccessorRuns(t *testing.T) {
+	entered, leave, stay := make(chan struct{}, 2), make(chan struct{}), make(chan struct{})
+	var calls atomic.Int32
+	r := newRig(t, func(w http.ResponseWriter, r *http.Request) {
+		n := calls.Add(1)
+		entered <- struct{}{}
+		if n == 1 {
+			<-leave
+		} else {
+			<-stay
+		}
+		fmt.Fprintf(w, "by %d", n)
+	}, func(c *Config, _ *escapement.Options) {
+		c.Keys.Policy = policyWith(func(p *escapement.Policy) { p.Terms.OnUnknown, p.Terms.Quiet = idempotency.Retry, 0 })
+	})
+	type result struct {
+		reply
+		failed error
+	}
+	post := func() chan result {
+		c := make(chan result, 1)
+		go func() {
+			rep, err := r.try("POST", "/x", nil, KeyField, "k")
+			c <- result{rep, errors.Join(err, rep.err)}
+		}()
+		return c
+	}
+	first := post()
+	<-entered
+	r.clock.move(time.Minute)
+	second := post()
+	<-entered
+	close(leave)
+	if rep := <-first; rep.failed != nil {
+		t.Error(rep.failed)
+	} else {
+		rep.problem(t, 409, "idempotency-request-in-progress")
+		if strings.Contains(rep.body, "othing was executed") {
+			t.Errorf("the first was executed, and says %s", rep.body)
+		}
+	}
+	close(stay)
+	if rep := <-second; rep.failed != nil {
+		t.Error(rep.failed)
+	} else {
+		rep.want(t, 200, "by 2")
+	}
+}
+
 // Many clients, keys and repeats at once: each key has one effect.
 func TestManyKeysManyRepeats(t *testing.T) {
 	const keys, repeats = 20, 8

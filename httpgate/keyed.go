@@ -150,6 +150,8 @@ func (c *call) ran(x *exchange, v escapement.Verdict) {
 	switch {
 	case v.Panicked != nil && unknown:
 		panic(v.Panicked)
+	case v.Fenced && v.Ran && v.Outcome == escapement.InProgress:
+		instead(func() { c.refuse(problemOvertaken()) })
 	case v.Fenced:
 		instead(func() { c.answered(v) })
 	case v.TimedOut && (unknown || !over):

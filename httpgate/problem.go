@@ -131,6 +131,13 @@ func problemInProgress() Problem {
 	}
 }
 
+// problemOvertaken is for a request that was run, and lost its key meanwhile.
+func problemOvertaken() Problem {
+	p := problemInProgress()
+	p.Detail = "This request took longer than its hold on the key, and another one has the key now. Send it again later, with the same key, for the answer."
+	return p
+}
+
 func problemKeyReused() Problem {
 	return Problem{
 		Code: "idempotency-key-reused", Status: http.StatusUnprocessableEntity,

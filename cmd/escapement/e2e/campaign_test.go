@@ -141,7 +141,7 @@ func (l *lane) note(format string, args ...any) {
 // start starts a program on the lane's store, to be killed at a point or not.
 func (l *lane) start(killAt string) (*program, error) {
 	o := l.at
-	o.dir, o.settings, o.killAt = l.dir, patient("300ms"), killAt
+	o.dir, o.settings, o.killAt = l.dir, patient("1s"), killAt
 	return run(l.upURL, o)
 }
 
