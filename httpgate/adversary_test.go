@@ -136,7 +136,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 				}
 			}, func(c *Config, _ *escapement.Options) {
 				c.Keys.MaxAnswer = LargestMaxAnswer
-				c.Keys.Policy = policyWith(func(p *escapement.Policy) { p.Timeout = 4 * time.Second })
+				c.Keys.Policy = policyWith(func(p *escapement.Policy) { p.Timeout = 8 * time.Second })
 			})
 			conn, err := net.Dial("tcp", r.srv.Listener.Addr().String())
 			if err != nil {
