@@ -228,7 +228,6 @@ func TestFormerHolderOfAKeyThatIsLostAgain(t *testing.T) {
 				if a, err := r.store.Reserve(t.Context(), dead); err != nil || a.Outcome != idempotency.Started {
 					t.Fatal(a.Outcome, err)
 				}
-				pass(24 * time.Second)
 				if v := (<-first).v; !v.Ran || !v.Fenced || v.Recorded || v.Outcome != want {
 					t.Errorf("the former holder: %+v", v)
 				}

@@ -321,38 +321,21 @@ func TestFencedWhileTheSuccessorRuns(t *testing.T) {
 	}, func(c *Config, _ *escapement.Options) {
 		c.Keys.Policy = policyWith(func(p *escapement.Policy) { p.Terms.OnUnknown, p.Terms.Quiet = idempotency.Retry, 0 })
 	})
-	type result struct {
-		reply
-		failed error
-	}
-	post := func() chan result {
-		c := make(chan result, 1)
-		go func() {
-			rep, err := r.try("POST", "/x", nil, KeyField, "k")
-			c <- result{rep, errors.Join(err, rep.err)}
-		}()
-		return c
-	}
-	first := post()
+	first, second := make(chan reply, 1), make(chan reply, 1)
+	go func() { first <- r.post("/x", "k", "") }()
 	<-entered
 	r.clock.move(time.Minute)
-	second := post()
+	go func() { second <- r.post("/x", "k", "") }()
 	<-entered
 	close(leave)
-	if rep := <-first; rep.failed != nil {
-		t.Error(rep.failed)
-	} else {
-		rep.problem(t, 409, "idempotency-request-in-progress")
-		if strings.Contains(rep.body, "othing was executed") {
-			t.Errorf("the first was executed, and says %s", rep.body)
-		}
+	rep := <-first
+	rep.problem(t, 409, "idempotency-request-in-progress")
+	if strings.Contains(rep.body, "othing was executed") {
+		t.Errorf("the first was executed, and says %s", rep.body)
 	}
 	close(stay)
-	if rep := <-second; rep.failed != nil {
-		t.Error(rep.failed)
-	} else {
-		rep.want(t, 200, "by 2")
-	}
+	rep = <-second
+	rep.want(t, 200, "by 2")
 }
 
 // Many clients, keys and repeats at once: each key has one effect.

@@ -111,7 +111,8 @@ func (c *call) receive(printer *idempotency.Printer) (*spool, idempotency.Finger
 	return body, digest.Fingerprint(), nil
 }
 
-// answered gives the answer of a request that was not run.
+// answered gives the answer of a request that was not run, or that lost its key
+// while it ran.
 func (c *call) answered(v escapement.Verdict) {
 	switch v.Outcome {
 	case escapement.Limited:
@@ -120,7 +121,7 @@ func (c *call) answered(v escapement.Verdict) {
 		ours(c.w.Header(), c.echo, c.levels)
 		c.m.replay(c.w, c.r, v.Record)
 	case escapement.InProgress:
-		c.refuse(problemInProgress())
+		c.refuse(problemInProgress(v.Ran))
 	case escapement.Mismatched:
 		c.refuse(problemKeyReused())
 	case escapement.Archived:
@@ -150,8 +151,6 @@ func (c *call) ran(x *exchange, v escapement.Verdict) {
 	switch {
 	case v.Panicked != nil && unknown:
 		panic(v.Panicked)
-	case v.Fenced && v.Ran && v.Outcome == escapement.InProgress:
-		instead(func() { c.refuse(problemOvertaken()) })
 	case v.Fenced:
 		instead(func() { c.answered(v) })
 	case v.TimedOut && (unknown || !over):

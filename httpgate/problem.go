@@ -123,18 +123,17 @@ func problemCallerUnknown(what string) Problem {
 	}
 }
 
-func problemInProgress() Problem {
-	return Problem{
+// problemInProgress is for a repeat, or for a request that was run and lost its
+// key meanwhile.
+func problemInProgress(ran bool) Problem {
+	p := Problem{
 		Code: "idempotency-request-in-progress", Status: http.StatusConflict, Retryable: true, RetryAfter: time.Second,
 		Title:  "A request with this idempotency key is under way",
 		Detail: "Nothing was executed by this repeat. Send it again later, with the same key, for the answer.",
 	}
-}
-
-// problemOvertaken is for a request that was run, and lost its key meanwhile.
-func problemOvertaken() Problem {
-	p := problemInProgress()
-	p.Detail = "This request took longer than its hold on the key, and another one has the key now. Send it again later, with the same key, for the answer."
+	if ran {
+		p.Detail = "This request took longer than its hold on the key, and another one has the key now. Send it again later, with the same key, for the answer."
+	}
 	return p
 }
 

@@ -148,8 +148,9 @@ func TestT2KilledInAStream(t *testing.T) {
 	q := request{path: "/_test/events?n=5&every=100ms", key: "stream", body: "{}"}
 	cut := q.send(p.url)
 	// The Gate's second piece is the second event, or the last byte of the
-	// first one: it holds a byte back until the proxy flushes.
-	if cut.err == nil || cut.status != http.StatusOK || !strings.HasPrefix(cut.body, "data: 1\n") || strings.Contains(cut.body, "data: 3") {
+	// first one: it holds a byte back until the proxy flushes. Half of it is out.
+	part := cut.body == "data: 1\n\ndata" || cut.body == "data: 1\n"
+	if cut.err == nil || cut.status != http.StatusOK || !part {
 		t.Errorf("the killed program's stream is %v", cut)
 	}
 	if err := p.wait(); err != nil {
